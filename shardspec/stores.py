@@ -165,12 +165,20 @@ class Store:
                 yield memoryview(chunk)
 
     def put(self, name: str, content: Path | bytes) -> None:
-        """Write an object from a file or from bytes, in place of an object with that name.
+        """Write an object from a file or from bytes, in place of an object with that name, and check its size.
 
         Other clients never see a partial object. S3 checks the SHA-256 that is sent along, if the server implements it.
         """
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
         with self._reporting(name):
             self._client.put(self._store, name, content)
+        found = self.stat(name)
+        if found is None or found.bytes != size:
+            raise StoreError(
+                place=self.place(name),
+                expected=f"an object of {size} bytes after the upload",
+                found="none" if found is None else found.bytes,
+            )
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete some objects."""

@@ -4,17 +4,16 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
 from typing import Any, Protocol
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.jobs.transfers import Transfers
 from packer.recipe.checks import checked
 from packer.workspace.durable import fsync_folder, write_durably, writing
 from packer.workspace.folder import output_folder
@@ -28,8 +27,6 @@ from shardspec.wording import counted, list_some, shorten
 
 _PARTIAL_OF = re.compile(r"\.[0-9a-f]{32}\.partial\Z")
 _CHUNK_BYTES = 4 << 20
-_THREADS = 4
-"""Files under way at a time. Four streams fill the link of one store."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,44 +114,15 @@ def copy(
     done = {True: 0, False: 0}
     size = sum(entry.bytes for entry in entries)
     with Stage(listener_of(progress), "copying", len(entries), f"files, {size / 1e6:.1f} MB") as stage:
-        for entry, copied in _in_threads(lambda entry: _copy_file(source, target, entry, present), entries):
-            done[copied] += 1
-            stage.advance(size=entry.bytes if copied else 0)
+        transfers = Transfers[FileEntry, bool](lambda entry: _copy_file(source, target, entry, present))
+        with closing(transfers):
+            for entry in entries:
+                transfers.add(entry)
+            for entry, copied in transfers.results():
+                done[copied] += 1
+                stage.advance(size=entry.bytes if copied else 0)
     target.commit(data)
     return CopyResult(target.name, manifest, done[True], done[False])
-
-
-def _in_threads(work: Callable[[FileEntry], bool], entries: Sequence[FileEntry]) -> Iterator[tuple[FileEntry, bool]]:
-    """Call a function for each file in a few threads, and yield the results as they come.
-
-    After an error or Ctrl-C, the threads are not waited for, because a client repeats a request for minutes. So they are
-    daemons, and not those of an executor, which the interpreter waits for.
-    """
-    waiting: SimpleQueue[FileEntry] = SimpleQueue()
-    results: SimpleQueue[tuple[FileEntry, bool | BaseException]] = SimpleQueue()
-    ended = Event()
-    for entry in entries:
-        waiting.put(entry)
-
-    def run() -> None:
-        with suppress(Empty):
-            while not ended.is_set():
-                entry = waiting.get_nowait()
-                try:
-                    results.put((entry, work(entry)))
-                except BaseException as error:
-                    results.put((entry, error))
-
-    for _ in range(min(_THREADS, len(entries))):
-        Thread(target=run, daemon=True, name="copy").start()
-    try:
-        for _ in entries:
-            entry, result = results.get()
-            if isinstance(result, BaseException):
-                raise result
-            yield entry, result
-    finally:
-        ended.set()
 
 
 def _copy_file(source: "_Place", target: "_Place", entry: FileEntry, present: Mapping[str, int]) -> bool:
@@ -305,13 +273,6 @@ class _Bucket:
                 with writing(path), path.open("wb") as file:
                     file.writelines(_checked_chunks(entry, source))
             self.store.put(entry.name, path)
-        found = self.store.stat(entry.name)
-        if found is None or found.bytes != entry.bytes:
-            raise StoreError(
-                place=self.place(entry.name),
-                expected=f"an object of {entry.bytes} bytes after the upload",
-                found="none" if found is None else found.bytes,
-            )
 
     def commit(self, manifest: bytes) -> None:
         self.store.put(MANIFEST_NAME, manifest)
