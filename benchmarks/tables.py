@@ -2,12 +2,14 @@
 
     python -m benchmarks.tables peers.json readers.json cold.json       # every group of every file
     python -m benchmarks.tables detector-1.json detector-2.json         # runs of the detector come side by side
+    python -m benchmarks.tables peers-raw.json peers-jpeg.json          # and one table of the loaders in both files
 
 Limits are set in italics, this project's rows in bold. The scripts print their tables by the same functions.
 """
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,29 @@ def group_text(group: Found) -> str:
     return f"**{group['name']}**\n\n{reading_table(group)}"
 
 
+def compared_table(documents: Sequence[Found]) -> str:
+    """Table of loaders by kinds of samples: the median of all rounds, and of the ratios to the limit."""
+    rows: dict[str, dict[str, list[Found]]] = {}
+    for group in (group for found in documents for group in found["groups"]):
+        for row in group["rows"]:
+            rows.setdefault(row["name"], {}).setdefault(kind_of(group["name"]), []).append(row)
+    kinds = list(dict.fromkeys(kind for by_kind in rows.values() for kind in by_kind))
+    lines = [f"| samples/s (of the limit) | {' | '.join(kinds)} |", "|---" + "|--:" * len(kinds) + "|"]
+    for name, by_kind in rows.items():
+        row = next(iter(by_kind.values()))[0]
+        styled = f"*{name}*" if row["is_limit"] else f"**{name}**" if row["ours"] else name
+        lines.append(f"| {styled} | {' | '.join(_rate(by_kind.get(kind, ())) for kind in kinds)} |")
+    return "\n".join(lines)
+
+
+def _rate(rows: Sequence[Found]) -> str:
+    rates = [rate for row in rows for rate in row["rates"]]
+    if not rates:
+        return ""
+    shares = [row["of_limit"] for row in rows if row["of_limit"] is not None]
+    return f"{statistics.median(rates):,.0f} ({statistics.median(shares):.2f})"
+
+
 def _formats(found: Found) -> list[str]:
     return [formats_table(kind, found[kind]) for kind in ("raw", "jpeg") if kind in found]
 
@@ -228,10 +253,13 @@ def main() -> None:
     options = parser.parse_args()
     documents = {path: read_document(path) for path in options.results}
     detector = [found for found in documents.values() if found["benchmark"] == "detector"]
+    reading = [found for found in documents.values() if found["benchmark"] in READING]
     for path, found in documents.items():
         print(f"<!-- {path.name} -->\n\n" + "\n\n".join(TABLES[found["benchmark"]](found)) + "\n")
     if detector:
         print(detector_table(detector) + "\n")
+    if len(reading) > 1:
+        print(compared_table(reading) + "\n")
 
 
 if __name__ == "__main__":

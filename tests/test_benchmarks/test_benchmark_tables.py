@@ -15,10 +15,16 @@ import pytest
 from support.command import REPOSITORY, environment
 
 from benchmarks.measure import document, summarise
-from benchmarks.tables import READING, TABLES
+from benchmarks.tables import READING, TABLES, compared_table
 from shardspec.formats import FORMATS
 
 DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale")
+TOGETHER = (
+    ("peers-raw-20261121", "peers-jpeg-20261121", "peers-photo500-20261121"),
+    ("peers-recipes-20261122-6", "peers-recipes-20261122-7"),
+    ("cold-20261121", "larger-20261121"),
+)
+"""Results that the docs show in one table."""
 LIMITS = {"gather, reused buffers": [100.0, 50.0, 80.0], "gather, fresh memory": [40.0, 20.0, 50.0]}
 
 
@@ -144,6 +150,10 @@ def test_tables_of_the_docs_are_of_the_results() -> None:
             for table in TABLES[found["benchmark"]](found):
                 head, _, *rows = [line for line in table.splitlines() if line.startswith("|")]
                 known.setdefault(head, set()).update(rows)
+    for names in TOGETHER:
+        found = [json.loads((REPOSITORY / "benchmarks" / "results" / f"{name}.json").read_text()) for name in names]
+        head, _, *rows = compared_table(found).splitlines()
+        known[head] = set(rows)
     shown: dict[str, list[str]] = {head: [] for head in known}
     for page in ("augment.md", "benchmarks.md", "faces.md"):
         head = ""
