@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
-    from packer.packed.copy import CopyResult, copy
+    from packer.packed.copy.copy import CopyResult, copy
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
     from packer.packed.inspect.leaks import Leak, Leaks, find_leaks
@@ -68,7 +68,7 @@ else:
             "BuildOptions": ImportTarget("packer.recipe.options:BuildOptions"),
             "BuildResult": ImportTarget("packer.builds.result:BuildResult"),
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
-            "CopyResult": ImportTarget("packer.packed.copy:CopyResult"),
+            "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
@@ -106,7 +106,7 @@ else:
             "bench": ImportTarget("packer.packed.bench.bench:bench"),
             "build": ImportTarget("packer.builds.build:build"),
             "convert": ImportTarget("packer.packed.convert:convert"),
-            "copy": ImportTarget("packer.packed.copy:copy"),
+            "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
             "detect": ImportTarget("packer.builds.build:detect"),
             "doctor": ImportTarget("packer.environment:doctor"),

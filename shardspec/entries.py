@@ -234,7 +234,7 @@ class Generation(JSONObject):
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"write"``, ``"convert"``, ``"merge"`` or ``"split"`` for a new dataset. ``"update"`` adds new
+        ``"build"``, ``"write"``, ``"convert"``, ``"copy"``, ``"merge"`` or ``"split"`` for a new dataset. ``"update"`` adds new
         items to a dataset; ``"retry"`` adds items that were rejected before and now work.
     fingerprint : str
         SHA-256 of the plan.

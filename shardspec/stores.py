@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -164,12 +164,16 @@ class Store:
             for chunk in self._client.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
                 yield memoryview(chunk)
 
-    def put(self, name: str, content: Path | bytes) -> None:
-        """Write an object from a file or from bytes, in place of an object with that name, and check its size.
+    def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
+        """Write an object from a path, from bytes or from an open file, and check its size.
 
-        Other clients never see a partial object. S3 checks the SHA-256 that is sent along, if the server implements it.
+        It takes the place of an object with that name. Other clients never see a partial object. S3 checks the SHA-256
+        that is sent along, if the server implements it.
         """
-        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        if isinstance(content, bytes):
+            size = len(content)
+        else:
+            size = (content.stat() if isinstance(content, Path) else os.fstat(content.fileno())).st_size
         with self._reporting(name):
             self._client.put(self._store, name, content)
         found = self.stat(name)

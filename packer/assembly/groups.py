@@ -18,8 +18,16 @@ from shardspec.splits.groups import NO_GROUP, Groups
 from shardspec.wording import did_you_mean, shorten
 
 
-def read_groups(path: Path, by: str) -> Groups:
+def read_groups(path: Path, by: str, chosen: IntArray | None = None) -> Groups:
     """Group the samples of a packed dataset by a field with one text, number or boolean per sample.
+
+    Parameters
+    ----------
+    path : Path
+        The dataset's folder.
+    by : str
+    chosen : int array, optional
+        The rows to group, ascending; by default all. Other rows have no group, and their shards are not read.
 
     Raises
     ------
@@ -27,16 +35,21 @@ def read_groups(path: Path, by: str) -> Groups:
         If the dataset has no such field.
     """
     with closing(PackedRows.of(path, check="size")) as rows:
-        return _group(rows, by, _grouping_field(rows.schema, by, path))
+        found = _group(rows, by, _grouping_field(rows.schema, by, path), chosen)
+        if chosen is None:
+            return found
+        of_row = np.full(len(rows), NO_GROUP, np.int64)
+        of_row[chosen] = found.of_row
+        return Groups(found.names, of_row)
 
 
-def _group(rows: PackedRows, by: str, field: Field) -> Groups:
-    """Group rows by a field. The groups are numbered in the order of their first rows."""
-    validity = rows.schema.validity(by)
-    column = np.empty(len(rows), field.numpy_dtype if field.is_fixed else _DIGEST)
-    known = np.ones(len(rows), np.bool_)
+def _group(rows: PackedRows, by: str, field: Field, chosen: IntArray | None) -> Groups:
+    """Group all or the chosen rows by a field. The groups are numbered in the order of their first rows."""
+    validity, total = rows.schema.validity(by), len(rows) if chosen is None else len(chosen)
+    column = np.empty(total, field.numpy_dtype if field.is_fixed else _DIGEST)
+    known = np.ones(total, np.bool_)
     names, at = text_list(), 0
-    for batch in rows.batches([by] if validity is None else [by, validity]):
+    for batch in rows.batches([by] if validity is None else [by, validity], chosen):
         values, count = batch[by], len(batch[by])
         if validity is not None:
             known[at : at + count] = batch[validity]
@@ -49,11 +62,11 @@ def _group(rows: PackedRows, by: str, field: Field) -> Groups:
             known[at : at + count] &= np.fromiter(map(bool, values), np.bool_, count)
         at += count
     if not known.any():
-        return Groups((), np.full(len(rows), NO_GROUP, np.int64))
+        return Groups((), np.full(total, NO_GROUP, np.int64))
     if known.all():
         first, of_row = _number(column)
     else:
-        of_row = np.full(len(rows), NO_GROUP, np.int64)
+        of_row = np.full(total, NO_GROUP, np.int64)
         first, of_row[known] = _number(column[known])
         first = np.flatnonzero(known)[first]
     if not field.is_fixed:

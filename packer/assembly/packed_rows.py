@@ -54,7 +54,7 @@ class PackedRows:
         ``inputs`` is a list of ``{"path": folder, "items_before": n}``; n is added to the item's number in every key.
         An input may have a ``digest``, which the dataset's digest must begin with. ``check`` is ``"digest"`` (default),
         or ``"size"`` if the caller has compared the digests. ``columns`` is false to leave out the fields that are
-        stored in columns.
+        stored in columns. ``shards`` lists the shards that will be read, of all inputs; by default all.
     workspace : Workspace or None
         The workspace whose scans are used.
     manifests : sequence of Manifest, optional
@@ -100,6 +100,7 @@ class PackedRows:
                 else:
                     self._columns.append(place)
         self._ends = np.cumsum([place.part.samples for place in self._places], dtype=np.int64)
+        self._unread = frozenset(range(len(self._places))) - frozenset(config.get("shards", range(len(self._places))))
         self._varying = tuple(field.name for field in self.schema if not field.is_fixed)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._compared: set[int] = set()
@@ -139,7 +140,7 @@ class PackedRows:
         return sum(place.part.bytes for place in (*self._places, *self._columns)) // max(1, len(self))
 
     def sizes(self) -> Mapping[str, Lengths]:
-        """Return the encoded size of every value, by field of variable size."""
+        """Return the encoded size of every value, by field of variable size; 0 in shards that will not be read."""
         tables = [list(map(compact, self._lengths(number).T)) for number in range(self.shards)]
         nothing = np.empty(0, np.uint32)
         return {
@@ -216,11 +217,15 @@ class PackedRows:
                 for position, value in zip(at.tolist(), values, strict=True):
                     out[name][position] = value
 
-    def batches(self, fields: Sequence[str]) -> Iterator[Columns]:
-        """Yield all rows in order, in batches of about `BATCH_BYTES`."""
+    def batches(self, fields: Sequence[str], chosen: IntArray | None = None) -> Iterator[Columns]:
+        """Yield all rows, or the chosen ones, which ascend, in order and in batches of about `BATCH_BYTES`."""
         for number in range(self.shards):
-            for rows in self._steps(number):
-                yield self.read(self._start(number) + rows, fields)
+            for step in self._steps(number):
+                rows = self._start(number) + step
+                if chosen is not None:
+                    rows = chosen[np.searchsorted(chosen, rows[0]) : np.searchsorted(chosen, rows[-1], side="right")]
+                if len(rows):
+                    yield self.read(rows, fields)
 
     def _steps(self, number: int) -> Iterator[IntArray]:
         part, columns = self._places[number].part, self._places[number].manifest.columns
@@ -263,8 +268,10 @@ class PackedRows:
             assert self._workspace is not None
             scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
             return scanned
+        table = np.zeros((self._places[number].part.samples, len(self._varying)), np.int64)
+        if number in self._unread:
+            return table
         self._reader(number)
-        table = np.empty((self._places[number].part.samples, len(self._varying)), np.int64)
         for rows in self._steps(number) if self._varying else ():
             values = self.read(self._start(number) + rows, self._varying)
             for column, name in enumerate(self._varying):

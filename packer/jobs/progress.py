@@ -37,8 +37,8 @@ class Progress:
     ----------
     stage : str
         ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and
-        ``"writing"`` of convert, merge and split;
-        ``"splitting"`` of a split into many;
+        ``"writing"`` of convert, merge, split and a copied part;
+        ``"copying"``; ``"splitting"`` of a split into many;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
         ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"summing up"`` (rejects),
         ``"measuring"`` (bench), ``"trying"`` (dry_run).

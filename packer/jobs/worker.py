@@ -28,6 +28,7 @@ from shardspec.registry import ImportTarget, resolve
 WORKS: Mapping[str, ImportTarget] = {
     "build": ImportTarget("packer.builds.work:BuildWork"),
     "convert": ImportTarget("packer.packed.plan:RepackWork"),
+    "copy": ImportTarget("packer.packed.plan:RepackWork"),
     "merge": ImportTarget("packer.packed.plan:RepackWork"),
     "split": ImportTarget("packer.packed.plan:RepackWork"),
 }

@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Piece, PlannedShards, ShardPlan, shuffled
 from packer.builds.provenance import library_versions
@@ -102,7 +104,7 @@ class RepackPlan:
 
     Attributes
     ----------
-    kind : {"convert", "merge", "split"}
+    kind : {"convert", "copy", "merge", "split"}
     inputs : tuple of Input
     options : dict
         ``format``, ``shard_size`` and ``shuffle``, and the options of the kind.
@@ -145,11 +147,18 @@ class RepackPlan:
         inputs = [[one.digest, one.items_before] for one in self.inputs]
         return sha256_json([self.kind, dict(self.options), dict(self.runtime), inputs])
 
+    @cached_property
+    def shards(self) -> Sequence[int]:
+        """The numbers of the shards that hold the rows, over all inputs."""
+        samples = [shard.samples for one in self.inputs for shard in one.manifest.shards]
+        if self.rows is None:
+            return range(len(samples))
+        return shards_of(samples, self.rows)
+
     @property
     def tasks(self) -> Sequence[Task]:
-        """One task for each shard of the inputs."""
-        shards = sum(len(one.manifest.shards) for one in self.inputs)
-        return [Task(number, number + 1, 0) for number in range(shards)]
+        """One task for each shard that is read."""
+        return [Task(number, number + 1, 0) for number in self.shards]
 
     @property
     def source(self) -> dict[str, Any]:
@@ -158,7 +167,7 @@ class RepackPlan:
             {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs
         ]
-        return {"kind": "packed", "inputs": inputs}
+        return {"kind": "packed", "inputs": inputs, "shards": list(self.shards)}
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -180,7 +189,7 @@ class RepackPlan:
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
         """Collect the results of the tasks."""
-        finished = {task for task in range(len(self.tasks)) if space.scan(task).exists()}
+        finished = {task for task, shard in enumerate(self.shards) if space.scan(shard).exists()}
         return nullcontext(TaskResults(finished, partial(self._assemble, space)))
 
     def _assemble(self, space: Workspace) -> Assembly:
@@ -290,7 +299,7 @@ class RepackWork:
                 return self._shards.write(unit.number)
             if self._rows is None:
                 self._rows = PackedRows(self._source, self._workspace)
-            self._rows.scan(unit.number)
+            self._rows.scan(self._source["shards"][unit.number])
             return {}
 
     def close(self) -> None:
@@ -376,6 +385,12 @@ def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
     """Return the encoded bytes per shard (`Piece`): as requested, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size")
     return None if chosen is None else int(chosen)
+
+
+def shards_of(samples: Sequence[int], rows: IntArray) -> list[int]:
+    """Return the numbers of the shards that hold some rows, given the number of samples of every shard."""
+    found: list[int] = np.unique(np.searchsorted(np.cumsum(samples), rows, side="right")).tolist()
+    return found
 
 
 def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any]:

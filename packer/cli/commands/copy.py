@@ -3,7 +3,7 @@
 import argparse
 
 from packer.cli.arguments import add_output_arguments, call, print_result
-from packer.packed.copy import copy
+from packer.packed.copy.copy import copy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -11,6 +11,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "out", metavar="OUT", help="folder or URL; must be new, empty, or hold an unfinished copy to resume"
     )
+    parser.add_argument(
+        "--where",
+        metavar="EXPRESSION",
+        help="copy only the samples for which this holds, such as \"label == 'fake' and score > 0.9\"",
+    )
+    parser.add_argument("--split", metavar="NAME", help="copy only the samples of this official split, such as train")
     parser.add_argument("--overwrite", action="store_true", help="replace another dataset")
     add_output_arguments(parser)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from packer.packed.browse.columns import Column, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
 from packer.sources.tables.opening import open_table
 from readers.conditions import rows_where
-from readers.formats.pool import ShardPool
+from readers.formats.pool import ShardPool, Verify
 from shardspec.codecs import codec_for, image_types
 from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
@@ -61,6 +61,8 @@ class BrowsedDataset:
         The dataset's folder.
     table : Path, optional
         Table whose columns are joined as further fields, by ``key``. Samples may have no value.
+    verify : {"off", "size", "digest"}
+        See `ShardPool`.
 
     Raises
     ------
@@ -68,9 +70,9 @@ class BrowsedDataset:
         If the dataset or the table cannot be read.
     """
 
-    def __init__(self, path: Path, table: Path | None = None) -> None:
+    def __init__(self, path: Path, table: Path | None = None, *, verify: Verify = "size") -> None:
         self.path = path
-        self.pool = ShardPool(Layout(path.absolute()), "size", checksums=True)
+        self.pool = ShardPool(Layout(path.absolute()), verify, checksums=True)
         self.manifest = self.pool.manifest
         self._lock = threading.RLock()
         self._numbers: dict[str, Column] = {}

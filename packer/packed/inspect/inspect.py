@@ -20,7 +20,7 @@ class GenerationNote(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"merge"`` or ``"split"``.
+        ``"build"``, ``"write"``, ``"update"``, ``"retry"``, ``"convert"``, ``"copy"``, ``"merge"`` or ``"split"``.
     finished : str or None
         Time in UTC; None if it is not recorded.
     version : str or None

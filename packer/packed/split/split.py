@@ -1,11 +1,8 @@
 """``packer split``: split a packed dataset by shares, into folds, or by the values of a field."""
 
-import hashlib
 import os
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +10,19 @@ import numpy as np
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import read_column
-from packer.assembly.plan import Piece
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
-from packer.packed.plan import Input, RepackPlan, join_generations, open_input, plan_copy
+from packer.packed.plan import Input, open_input
 from packer.packed.split.options import RATIOS, check_options, check_ratios, folders_of, parse_ratios, refuse_splits
+from packer.packed.split.part import ItemsOfRows, plan_part
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from packer.workspace.hashing import TextSet
 from readers.seeding import check_seed
 from shardspec.columns import IntArray, fill_missing, mark_missing
-from shardspec.entries import Counts
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, given_path
+from shardspec.layout import Layout, given_path
 from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
@@ -142,13 +137,13 @@ def split(
         values = dict(zip(folders_of(groups.names, into), groups.names, strict=True))
     group_of = None if groups is None else groups.of_row
     del groups, several  # the names of a million groups are needed no more
-    items = _Items(one)
+    items = ItemsOfRows(one)
     parts = []
     shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
     with shown as whole:
         for place, (name, value) in enumerate(values.items()):
             rows_of = np.flatnonzero(places == place)
-            plan = _plan_part(one, {**options, "part": name}, rows_of, items)
+            plan = plan_part("split", one, {**options, "part": name}, rows_of, items)
             result = Job(plan, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
             ratio = shares[name] if value is None else None
             count = len(rows_of) if group_of is None else _count_different(group_of[rows_of])
@@ -230,56 +225,3 @@ class _OfPart:
 
     def on_message(self, line: str) -> None:
         self._listener.on_message(line)
-
-
-def _plan_part(one: Input, options: Mapping[str, Any], rows: IntArray, items: "_Items") -> RepackPlan:
-    digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
-    plan = plan_copy("split", [one], {**options, "rows": digest})
-    names = items.of_rows(rows)
-    generation = replace(join_generations(plan), counts=items.counts(names, len(rows)))
-    pieces = (Piece(len(rows), plan.pieces[0].shard_bytes),)
-    return replace(plan, rows=rows, pieces=pieces, generations=(generation,), keep=partial(_keeps, names))
-
-
-class _Items:
-    """The items of the dataset's reports, by the names that the rows have for them."""
-
-    def __init__(self, one: Input) -> None:
-        self._one = one
-        self._listed = next(iter(one.report(ITEMS_NAME)), None) is not None
-        self._groups: Groups | None = None
-        # If the dataset was built from a packed one, each sample was an item, named by its key.
-        for name in ("source", "key"):
-            if name in one.manifest.schema:
-                groups = read_groups(one.path, name)
-                if not self._listed or self._lists(TextSet(groups.names)):
-                    self._groups = groups
-                    break
-
-    def _lists(self, names: Container[str]) -> bool:
-        return any(str(line.get("item")) in names for line in self._one.report(ITEMS_NAME))
-
-    def of_rows(self, rows: IntArray) -> TextSet:
-        if self._groups is None:
-            return TextSet(())
-        numbers = np.unique(self._groups.of_row[rows])
-        names = self._groups.names
-        return TextSet(names[number] for number in numbers[numbers != NO_GROUP].tolist())
-
-    def counts(self, names: TextSet, samples: int) -> Counts:
-        """Return the counts of items that all gave samples."""
-        packed, frames, damaged, progressive = (0 if self._listed else len(names) or samples), 0, 0, 0
-        for line in self._one.report(ITEMS_NAME):
-            if _keeps(names, line):
-                packed += 1
-                progressive += line.get("progressive", 0)
-        for line in self._one.report(REJECTS_NAME):
-            if _keeps(names, line):
-                frames += len(line.get("frames", ()))
-                damaged += line.get("kind") == "damage"
-        return Counts(packed, packed, 0, 0, samples, frames, damaged, progressive)
-
-
-def _keeps(names: Container[str], line: Mapping[str, Any]) -> bool:
-    """Return whether a report's line is about an item that has samples in a split."""
-    return str(line.get("item")) in names and line.get("kind") != "item" and line.get("state", "packed") == "packed"

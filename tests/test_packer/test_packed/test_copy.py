@@ -1,25 +1,33 @@
 """``packer copy``: datasets between folders and an S3 server, whole, byte for byte, or not readable at all."""
 
 import json
+import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from support.builds import QUIET
 from support.command import arguments, run_packer
 from support.errors import raises
-from support.packed_files import write_faces
+from support.packed_files import read_all, write_faces
 from support.stores import StoreServer, serving
 
-from packer import copy
+from packer import build, copy, verify
 from packer.cli import main
+from packer.packed.copy.part import temporary_folder
 from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
 from shardspec.layout import Layout
 from shardspec.stores import Store
+
+SILENT: dict[str, Any] = {"progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +41,18 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset in three shards, changed by no test."""
     root = tmp_path_factory.mktemp("copy") / "faces"
     write_faces(root, 12)
+    return root
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with a field ``split`` in twelve shards of one sample, changed by no test."""
+    root = tmp_path_factory.mktemp("copy") / "official"
+    rows = [
+        {"image": np.full((8, 8, 3), number, np.uint8), "number": number, "split": "train" if number < 6 else "test"}
+        for number in range(12)
+    ]
+    build(rows, root, shard_size=1, **QUIET)
     return root
 
 
@@ -166,6 +186,100 @@ def test_ctrl_c_ends_a_copy_while_requests_are_repeated(
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
     server.fail()
+
+
+def numbers(root: Path) -> list[int]:
+    """The field ``number`` of a dataset that is right in every byte and value."""
+    assert verify(root, deep=True, progress=False).problems == ()
+    found: list[int] = read_all(root)["number"].tolist()
+    return found
+
+
+def test_a_part_is_a_dataset_of_its_own(here: StoreServer, official: Path, tmp_path: Path) -> None:
+    call = ("copy", official, tmp_path / "part", "--where", "number < 9", "--split", "test")
+    assert json.loads(run_packer(*call, "--json").stdout)["samples"] == 3
+    assert numbers(tmp_path / "part") == [6, 7, 8]
+    assert "0 files copied" in run_packer(*call).stdout
+    (tmp_path / "part/index/number.npy").write_bytes(b"?")
+    with raises(ShardCorruptError, place=str(tmp_path / "part/index/number.npy")):
+        copy(official, tmp_path / "part", where="number < 9", split="test")
+    url = here.url("part")
+    for _ in range(2):
+        assert copy(official, url, split="train", overwrite=True, **SILENT).manifest.samples == 6
+    with raises(UsageError, place=url):
+        copy(official, url, split="test", **SILENT)
+    with raises(UsageError, place=url):
+        copy(official, url, **SILENT)
+    copy(url, tmp_path / "back", **SILENT)
+    assert numbers(tmp_path / "back") == list(range(6))
+    assert copy(official, url, split="train", **SILENT).files_copied == 0
+
+
+def test_of_a_store_the_needed_shards_are_fetched(here: StoreServer, official: Path, tmp_path: Path) -> None:
+    """Numbers are in the index; a text is in every shard."""
+    url = here.url("official")
+    copy(official, url, **SILENT)
+    here.fail({"match": "GET .*shard-0000[0-46-9]|GET .*shard-0001", "kind": "403", "times": 99})
+    copy(url, tmp_path / "one", where="number == 5", **SILENT)
+    assert numbers(tmp_path / "one") == [5]
+    with pytest.raises(StoreError):
+        copy(url, tmp_path / "train", split="train", **SILENT)
+    assert not (tmp_path / "train").exists()
+    here.fail({"match": "GET .*shard-00005", "kind": "403", "times": 99})
+    with pytest.raises(StoreError):
+        copy(url, tmp_path / "train", split="train", **SILENT)
+    here.fail({"match": "GET .*index/", "kind": "403", "times": 99})  # the index has been fetched
+    copy(url, tmp_path / "train", split="train", **SILENT)
+    assert numbers(tmp_path / "train") == list(range(6))
+    copy(official, tmp_path / "other", split="train", **SILENT)
+    assert Layout(tmp_path / "train").load().digest == Layout(tmp_path / "other").load().digest
+    here.fail()
+    copy(url, here.url("last"), where="number > 9", **SILENT)
+    copy(here.url("last"), tmp_path / "last", **SILENT)
+    assert numbers(tmp_path / "last") == [10, 11]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "one", "other", "train"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "option", "found"),
+    [
+        ({"split": "val"}, "split", "'val'"),
+        ({"where": "number > 50"}, "where", "none of 12 selected"),
+        ({"where": "numbers > 5"}, "where", "'numbers'; did you mean 'number'?"),
+        ({"where": 5}, "where", "5"),
+    ],
+)
+def test_a_part_of_nothing_is_refused(
+    official: Path, tmp_path: Path, choice: dict[str, Any], option: str, found: str
+) -> None:
+    with raises(UsageError, option=option, found=found):
+        copy(official, tmp_path / "out", **choice)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_without_splits_has_no_part_of_that_name(faces: Path, tmp_path: Path) -> None:
+    with raises(UsageError, option="split", found=f"none in {faces}"):
+        copy(faces, tmp_path / "out", split="train")
+
+
+def test_temporary_folders_of_killed_copies_are_deleted(
+    here: StoreServer, official: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = arguments("copy", official, here.url("killed-part"), "--where", "number < 2")
+    here.fail({"match": "PUT .*shard", "kind": "503", "times": 10**6})
+    with subprocess.Popen(command, env={**here.env, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL) as process:
+        while here.left() == [10**6]:
+            assert process.poll() is None
+        process.kill()
+    here.fail()
+    (left,) = tmp_path.iterdir()
+    os.utime(left, (0, 0))
+    with temporary_folder() as own:
+        os.utime(own, (0, 0))
+        with temporary_folder():
+            assert own.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("inside", ["", "copy"])

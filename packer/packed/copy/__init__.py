@@ -1,0 +1,1 @@
+"""The copy of a packed dataset, whole or in part, to another place."""

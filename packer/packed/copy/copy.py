@@ -1,0 +1,173 @@
+"""``packer copy``: the files of a packed dataset in another place, local or in an object store."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.result import Result
+from packer.packed.copy.part import copy_part, is_part, temporary_folder
+from packer.packed.copy.places import Bucket, Folder, Place
+from packer.packed.copy.transfer import another, holds, in_threads, prepare, transfer
+from packer.recipe.checks import checked
+from packer.workspace.folder import output_folder
+from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
+from shardspec.layout import MANIFEST_NAME, given_path, is_url
+from shardspec.manifest import Manifest
+from shardspec.stores import Store, local_path
+from shardspec.wording import counted, shorten
+
+
+@dataclass(frozen=True, repr=False)
+class CopyResult(Result):
+    """A copy of a dataset.
+
+    Attributes
+    ----------
+    place : str
+        Path or URL of the copy.
+    manifest : Manifest
+    files_copied, files_kept : int
+        Files that this call wrote, and files that an earlier call had written.
+    """
+
+    place: str
+    manifest: Manifest
+    files_copied: int
+    files_kept: int
+
+    def describe(self) -> str:
+        """Describe the copy in one line."""
+        kept = f", {self.files_kept} there already" if self.files_kept else ""
+        samples = counted(self.manifest.samples, "sample")
+        return f"{self.place}: {samples}, {counted(self.files_copied, 'file')} copied{kept}, all digests right"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the place, the digest and the counts as JSON."""
+        facts = {"out": self.place, "digest": self.manifest.digest, "samples": self.manifest.samples}
+        return {**facts, "files_copied": self.files_copied, "files_kept": self.files_kept}
+
+
+def copy(
+    dataset: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    where: str | None = None,
+    split: str | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | ProgressListener = True,
+) -> CopyResult:
+    """Copy a packed dataset, or a part of it, to or from an object store, or from folder to folder.
+
+    The SHA-256 of each file is compared with the manifest while the file is copied. The manifest is written last, so an
+    unfinished copy cannot be opened. The same call resumes: files that are there with the right digest are kept.
+
+    With `where` or `split`, the copy is a dataset of the selected samples, in their order. From a store, only the shards
+    that hold selected samples are fetched if an expression compares numbers. Texts, and so `split`, are read from all
+    shards. The files are fetched into the folder ``NAME.fetched`` next to `out`, which is deleted at the end, and kept for
+    the next call after an error. On the way to a store, a dataset of the selected samples is first made in the system's
+    folder for temporary files.
+
+    Parameters
+    ----------
+    dataset : path or str
+        A packed dataset: a folder, or a URL (`shardspec.stores.Store`).
+    out : path or str
+        A folder or a URL that is new, empty, or holds the copy to resume.
+    where : str, optional
+        An expression on small fields that selects samples (`readers.PackedDataset.where`).
+    split : str, optional
+        Value of the field ``split`` that the samples must have, such as ``"train"``.
+    overwrite : bool
+        Whether to replace another dataset. In a store, and in a folder if the whole dataset is copied, its files that do
+        not belong to the copy are deleted first, so it can no longer be opened.
+    storage_options : mapping, optional
+        Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
+    progress : bool or ProgressListener
+        Whether to show progress on standard error, or the listener to receive it.
+
+    Returns
+    -------
+    CopyResult
+
+    Raises
+    ------
+    UsageError
+        If the call is invalid, no sample is selected, or `out` holds something else.
+    DatasetError
+        If the dataset cannot be read, or a file differs from the manifest.
+    StoreError
+        If a store fails for longer than its retries last. The same call resumes.
+    BuildError
+        If the disk is full, or the folder cannot be written.
+    BuildLockedError, ResumeMismatchError
+        See `packer.convert`, for a part that is written to a folder.
+    """
+    overwrite, listener = checked("overwrite", overwrite, bool), listener_of(progress)
+    given = {"where": checked("where", where, str | None), "split": checked("split", split, str | None)}
+    choice = {name: value for name, value in given.items() if value is not None}
+    source, target = _source(dataset, storage_options), _target(out, storage_options)
+    if f"{target.name}/".startswith(f"{source.name}/"):
+        raise UsageError(option="out", expected="a place outside the dataset", found=target.name)
+    data = source.manifest()
+    if data is None:
+        raise NotADatasetError(place=source.name, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none")
+    manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
+    if not choice:
+        return _copy_files(source, target, data, overwrite, listener)
+    old = target.manifest()
+    if old is not None and not overwrite:
+        return _check_made(target, Manifest.loads(old, target.place(MANIFEST_NAME)), manifest, choice)
+    if isinstance(target, Folder):
+        work = target.root.with_name(f"{target.root.name}.fetched")
+        made = copy_part(source, data, target.root, choice, overwrite=overwrite, work=work, listener=listener)
+        return CopyResult(target.name, made, len(made.entries), 0)
+    with temporary_folder() as folder:
+        part = Folder(folder / "part")
+        copy_part(source, data, part.root, choice, work=folder / "fetched", listener=listener)
+        return _copy_files(part, target, (part.root / MANIFEST_NAME).read_bytes(), overwrite, listener)
+
+
+def _copy_files(source: Place, target: Place, data: bytes, overwrite: bool, listener: ProgressListener) -> CopyResult:
+    """Copy all files of the dataset with this manifest."""
+    manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
+    present = prepare(target, data, manifest, overwrite)
+    copied = transfer(source, target, manifest.entries, present, listener)
+    target.commit(data)
+    return CopyResult(target.name, manifest, copied, len(manifest.entries) - copied)
+
+
+def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mapping[str, str]) -> CopyResult:
+    """Check the files of the dataset in the target, which must be the same part of the same dataset."""
+    if not is_part(made, manifest, choice):
+        raise another(target)
+    present = target.names()
+    for entry, right in in_threads(lambda entry: holds(target, entry, present), made.entries):
+        if not right:
+            raise ShardCorruptError(
+                place=target.place(entry.name),
+                expected=f"{entry.bytes} bytes with SHA-256 {entry.sha256}",
+                found="other content" if entry.name in present else "no file",
+                hint="make the copy again with `overwrite`",
+            )
+    return CopyResult(target.name, made, 0, len(made.entries))
+
+
+def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
+    text = local_path(dataset) if isinstance(dataset, str) else dataset
+    if isinstance(text, str) and is_url(text):
+        return Bucket(Store(text, options))
+    return Folder(given_path("dataset", text).absolute())
+
+
+def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
+    text = local_path(out) if isinstance(out, str) else out
+    if isinstance(text, str) and is_url(text):
+        if text.startswith("http"):
+            raise UsageError(
+                option="out", expected="a folder, s3://, gs:// or az://", found=f"{shorten(text)}, a web server"
+            )
+        return Bucket(Store(text, options))
+    return Folder(output_folder(text))

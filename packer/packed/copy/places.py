@@ -1,0 +1,195 @@
+"""Folders and stores that a dataset is copied from or to."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from typing import Protocol
+
+from packer.workspace.durable import fsync_folder, write_durably, writing
+from shardspec.columns import Buffer
+from shardspec.entries import FileEntry
+from shardspec.errors import ShardCorruptError, StoreError, UsageError
+from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.manifest import MANIFEST_BYTES_MAX
+from shardspec.stores import Store
+
+_CHUNK_BYTES = 4 << 20
+
+
+class Place(Protocol):
+    """A folder or a store that a dataset is copied from or to."""
+
+    name: str
+
+    def place(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        ...
+
+    def manifest(self) -> bytes | None:
+        """Return the content of the manifest, or None if there is none."""
+        ...
+
+    def names(self) -> dict[str, int]:
+        """Return the sizes of all files by name."""
+        ...
+
+    def chunks(self, entry: FileEntry) -> Iterator[Buffer]:
+        """Yield the content of a file in pieces."""
+        ...
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file."""
+        ...
+
+    def write(self, entry: FileEntry, source: "Place") -> None:
+        """Write a file with the content that it has in another place."""
+        ...
+
+    def commit(self, manifest: bytes) -> None:
+        """Write the manifest, after all other files."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete some files."""
+        ...
+
+
+class Folder:
+    """A folder on this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, str(root)
+
+    def place(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return str(self.root / name)
+
+    def manifest(self) -> bytes | None:
+        """Return the content of the manifest, or None if there is none."""
+        layout = Layout(self.root)
+        if not layout.manifest.exists():
+            if layout.build.is_dir():
+                layout.load()  # says that the build is unfinished
+            return None
+        layout.load()  # raises an error if it is damaged
+        return layout.manifest.read_bytes()
+
+    def names(self) -> dict[str, int]:
+        """Return the sizes of all files by name."""
+        if not self.root.exists():
+            return {}
+        if not self.root.is_dir():
+            raise UsageError(place=self.root, expected="a folder", found="a file")
+        files = (path for path in self.root.rglob("*") if not path.is_dir())
+        return {path.relative_to(self.root).as_posix(): path.lstat().st_size for path in files}
+
+    def chunks(self, entry: FileEntry) -> Iterator[bytes]:
+        """Yield the content of a file in pieces."""
+        layout = Layout(self.root)
+        layout.check_sizes([entry])
+        with layout.file(entry).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file."""
+        with (self.root / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def write(self, entry: FileEntry, source: Place) -> None:
+        """Write a file with the content that it has in another place."""
+        path = self.root / entry.name
+        with writing(self.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, checked_chunks(entry, source))
+
+    def commit(self, manifest: bytes) -> None:
+        """Write the manifest, after all other files."""
+        with writing(self.root):
+            write_durably(self.root / MANIFEST_NAME, manifest)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete some files."""
+        with writing(self.root):
+            for name in names:
+                (self.root / name).unlink(missing_ok=True)
+            fsync_folder(self.root)
+
+
+class Bucket:
+    """A store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.name = store, store.url
+
+    def place(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return self.store.place(name)
+
+    def manifest(self) -> bytes | None:
+        """Return the content of the manifest, or None if there is none."""
+        try:
+            return self.store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> dict[str, int]:
+        """Return the sizes of all files by name."""
+        return {one.name: one.bytes for one in self.store.list()}
+
+    def chunks(self, entry: FileEntry) -> Iterator[memoryview]:
+        """Yield the content of a file in pieces."""
+        try:
+            yield from self.store.chunks(entry.name)
+        except FileNotFoundError:
+            raise StoreError(
+                place=self.place(entry.name), expected=f"an object of {entry.bytes} bytes", found="none"
+            ) from None
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file."""
+        digest = hashlib.sha256()
+        for chunk in self.store.chunks(name):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def write(self, entry: FileEntry, source: Place) -> None:
+        """Upload a file, from the folder it is in, or through a temporary file if it comes from a store."""
+        if isinstance(source, Folder):
+            for _ in checked_chunks(entry, source):
+                pass
+            self.store.put(entry.name, Path(source.place(entry.name)))
+        else:
+            # It has no name, so the system deletes it however this process ends.
+            with TemporaryFile(prefix="packer-") as file:
+                with writing(Path(gettempdir())):
+                    file.writelines(checked_chunks(entry, source))
+                    file.seek(0)
+                self.store.put(entry.name, file)
+
+    def commit(self, manifest: bytes) -> None:
+        """Write the manifest, after all other files."""
+        self.store.put(MANIFEST_NAME, manifest)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete some files."""
+        self.store.delete(names)
+
+
+def checked_chunks(entry: FileEntry, source: Place) -> Iterator[Buffer]:
+    """Yield the content of a file, and raise an error at its end if size or SHA-256 differ from the manifest."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in source.chunks(entry):
+        digest.update(chunk)
+        size += len(chunk)
+        if size > entry.bytes:  # a server may send data without end
+            break
+        yield chunk
+    if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+        raise ShardCorruptError(
+            place=source.place(entry.name),
+            expected=f"{entry.bytes} bytes with SHA-256 {entry.sha256}",
+            found=f"{size} bytes with {digest.hexdigest()}",
+            hint="the file or the manifest has changed since packing",
+        )
