@@ -1,4 +1,4 @@
-"""The scripts of docs/trainers.md and docs/training.md, run as they stand there but for sizes.
+"""The scripts of docs/trainers.md and examples/, run as they stand there but for sizes.
 
 They are killed in mid-epoch, then started again; the images that their networks see are those of a run to the end.
 """
@@ -166,11 +166,12 @@ def test_the_lines_for_timms_own_script(folder, images, monkeypatch, release):
     assert sum(len(target) for _, target in made["loader_eval"]) == PHOTOS - TRAIN
 
 
-def test_the_page_shows_the_whole_scripts():
-    page = (REPOSITORY / "docs" / "training.md").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    for name in ("train_imagenet.py", "train_faces.py"):
-        assert (EXAMPLES / name).read_text("utf-8") in blocks
+@pytest.mark.parametrize(("page", "name"), [("photos", "imagenet"), ("forgeries", "faces")])
+def test_a_page_shows_the_data_part_of_its_script(page, name):
+    text = (REPOSITORY / "docs" / f"train_{page}.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(# Data\..*?)```", text, re.DOTALL)
+    assert len(blocks) == 1
+    assert blocks[0] in (EXAMPLES / f"train_{name}.py").read_text("utf-8")
 
 
 def test_the_script_for_imagenet(run, folder):
