@@ -1,4 +1,4 @@
-"""The programs of docs/datasets.md for datasets that `packer list` does not know, run on small copies of them."""
+"""The programs of docs/other_datasets.md for datasets that `packer list` does not know, run on small copies of them."""
 
 import re
 import subprocess
@@ -13,12 +13,12 @@ from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
 import packer
 from readers import open_dataset
 
-PAGE = REPOSITORY / "docs" / "datasets.md"
+PAGE = REPOSITORY / "docs" / "other_datasets.md"
 
 
 def run_programs(title: str, here: Path) -> None:
     """Run the programs below a heading in a folder, each in a process of its own."""
-    body = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    body = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert body is not None
     for code in re.findall(r"^```python\n(.*?)^```$", body[1], re.DOTALL | re.MULTILINE):
         program = here / "program.py"
