@@ -7,7 +7,11 @@ from packer.packed.copy.copy import copy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET", help="folder or URL of a packed dataset")
+    parser.add_argument(
+        "dataset",
+        metavar="DATASET",
+        help="folder or URL (s3://, gs://, az://, https://, hf://datasets/ORG/NAME) of a packed dataset",
+    )
     parser.add_argument(
         "out", metavar="OUT", help="folder or URL; must be new, empty, or hold an unfinished copy to resume"
     )

@@ -8,14 +8,14 @@ from typing import Any
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.copy.part import copy_part, is_part, temporary_folder
-from packer.packed.copy.places import Bucket, Folder, Place
+from packer.packed.copy.places import Bucket, Folder, Place, Repository
 from packer.packed.copy.transfer import another, holds, in_threads, prepare, transfer
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME, given_path, is_url
 from shardspec.manifest import Manifest
-from shardspec.stores import Store, local_path
+from shardspec.stores import LOG_IN, Hub, local_path, open_store
 from shardspec.wording import counted, shorten
 
 
@@ -59,7 +59,7 @@ def copy(
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
 ) -> CopyResult:
-    """Copy a packed dataset, or a part of it, to or from an object store, or from folder to folder.
+    """Copy a packed dataset, or a part of it, to or from an object store or Hugging Face, or from folder to folder.
 
     The SHA-256 of each file is compared with the manifest while the file is copied. The manifest is written last, so an
     unfinished copy cannot be opened. The same call resumes: files that are there with the right digest are kept.
@@ -73,7 +73,7 @@ def copy(
     Parameters
     ----------
     dataset : path or str
-        A packed dataset: a folder, or a URL (`shardspec.stores.Store`).
+        A packed dataset: a folder, or a URL (`shardspec.stores.Store`, `shardspec.stores.Hub`).
     out : path or str
         A folder or a URL that is new, empty, or holds the copy to resume.
     where : str, optional
@@ -81,7 +81,7 @@ def copy(
     split : str, optional
         Value of the field ``split`` that the samples must have, such as ``"train"``.
     overwrite : bool
-        Whether to replace another dataset. In a store, and in a folder if the whole dataset is copied, its files that do
+        Whether to replace another dataset. A repository of the Hugging Face Hub changes in one commit. In another a store, and in a folder if the whole dataset is copied, its files that do
         not belong to the copy are deleted first, so it can no longer be opened.
     storage_options : mapping, optional
         Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
@@ -113,7 +113,9 @@ def copy(
         raise UsageError(option="out", expected="a place outside the dataset", found=target.name)
     data = source.manifest()
     if data is None:
-        raise NotADatasetError(place=source.name, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none")
+        hint = LOG_IN if isinstance(source, Repository) else None
+        expected = f"a packed dataset with a {MANIFEST_NAME}"
+        raise NotADatasetError(place=source.name, expected=expected, found="none", hint=hint)
     manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
     if not choice:
         return _copy_files(source, target, data, overwrite, listener)
@@ -158,7 +160,7 @@ def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mappi
 def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
     text = local_path(dataset) if isinstance(dataset, str) else dataset
     if isinstance(text, str) and is_url(text):
-        return Bucket(Store(text, options))
+        return _bucket(text, options)
     return Folder(given_path("dataset", text).absolute())
 
 
@@ -167,7 +169,12 @@ def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> P
     if isinstance(text, str) and is_url(text):
         if text.startswith("http"):
             raise UsageError(
-                option="out", expected="a folder, s3://, gs:// or az://", found=f"{shorten(text)}, a web server"
+                option="out", expected="a folder, s3://, gs://, az:// or hf://", found=f"{shorten(text)}, a web server"
             )
-        return Bucket(Store(text, options))
+        return _bucket(text, options)
     return Folder(output_folder(text))
+
+
+def _bucket(url: str, options: Mapping[str, Any] | None) -> Bucket:
+    store = open_store(url, options)
+    return Repository(store) if isinstance(store, Hub) else Bucket(store)

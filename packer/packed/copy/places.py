@@ -10,11 +10,14 @@ from packer.workspace.durable import fsync_folder, write_durably, writing
 from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
 from shardspec.errors import ShardCorruptError, StoreError, UsageError
-from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.layout import CARD_NAME, MANIFEST_NAME, Layout
 from shardspec.manifest import MANIFEST_BYTES_MAX
-from shardspec.stores import Store
+from shardspec.stores import Hub, Store
 
 _CHUNK_BYTES = 4 << 20
+_SHA256_CHARACTERS = 64
+_OF_REPOSITORIES = (".gitattributes", CARD_NAME)
+"""Files that a repository has even if it holds no dataset."""
 
 
 class Place(Protocol):
@@ -120,7 +123,7 @@ class Folder:
 class Bucket:
     """A store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | Hub) -> None:
         self.store, self.name = store, store.url
 
     def place(self, name: str) -> str:
@@ -175,6 +178,30 @@ class Bucket:
     def delete(self, names: Iterable[str]) -> None:
         """Delete some files."""
         self.store.delete(names)
+
+
+class Repository(Bucket):
+    """A repository of the Hugging Face Hub, whose files all change in one commit."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._hub = hub
+
+    def names(self) -> dict[str, int]:
+        """Return the sizes of all files of a dataset by name."""
+        return {one.name: one.bytes for one in self.store.list() if one.name not in _OF_REPOSITORIES}
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file."""
+        found = self.store.stat(name)
+        etag = found.etag or "" if found is not None else ""
+        return etag if len(etag) == _SHA256_CHARACTERS else super().digest(name)
+
+    def commit(self, manifest: bytes) -> None:
+        """Make all files visible, with the manifest."""
+        if self._hub.is_changed or self.manifest() != manifest:
+            self._hub.put(MANIFEST_NAME, manifest)
+            self._hub.commit()
 
 
 def checked_chunks(entry: FileEntry, source: Place) -> Iterator[Buffer]:

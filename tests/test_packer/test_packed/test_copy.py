@@ -327,7 +327,7 @@ def test_files_of_the_user_are_neither_deleted_nor_mixed_with_a_dataset(
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://", "ftp://host/x", "s3://key:secret@bucket/x", "https://host/x?token=secret", "hf://datasets/a/b"],
+    ["s3://", "ftp://host/x", "s3://key:secret@bucket/x", "https://host/x?token=secret"],
 )
 def test_urls_that_cannot_be_used_are_refused_without_their_secrets(faces: Path, tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError) as caught:

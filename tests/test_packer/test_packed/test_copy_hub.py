@@ -1,0 +1,119 @@
+"""``packer copy`` to and from a server that behaves as the Hugging Face Hub. No request goes to another host."""
+
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from support.command import run_packer
+from support.errors import raises
+from support.hub import TOKEN, FakeHub, serving_hub
+from support.packed_files import write_faces
+
+from packer import copy
+from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.layout import Layout
+from shardspec.stores import Hub
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving_hub() as running:
+        yield running
+        assert running.outside == []
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("format", "url"), [("parquet", "hf://datasets/me/faces"), ("lmdb", "hf://datasets/me/faces/v1/a")]
+)
+def test_a_dataset_is_published_and_fetched(hub: FakeHub, tmp_path: Path, format: str, url: str) -> None:
+    write_faces(tmp_path / "faces", 12, format)
+    run_packer("copy", tmp_path / "faces", url, env=hub.env)
+    first, published = hub.repositories["me/faces"]
+    assert first.keys() == {".gitattributes"}
+    folder = url.removeprefix("hf://datasets/me/faces").strip("/")
+    own = {Path(name).relative_to(folder).as_posix(): data for name, data in published.items() if name not in first}
+    assert own == files(tmp_path / "faces")
+    assert hub.private == {"me/faces"}
+    again = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=hub.env).stdout)
+    assert again["files_copied"] == ("README.md" in own)
+    run_packer("copy", url, tmp_path / "back", env=hub.env)
+    assert files(tmp_path / "back") == files(tmp_path / "faces")
+    run_packer("copy", url.replace("faces", "faces@main", 1), tmp_path / "part", "--where", "frame < 30", env=hub.env)
+    assert Layout(tmp_path / "part").load().samples == 3
+
+
+def test_a_dataset_is_replaced_in_one_commit(hub: FakeHub, tmp_path: Path) -> None:
+    url = "hf://datasets/lab/fakes"
+    write_faces(tmp_path / "old", 12)
+    write_faces(tmp_path / "new", 3, seed=1)
+    hub.repositories["lab/fakes"] = [{".gitattributes": b"", "README.md": b"# Fakes"}]
+    hub.failing = {"POST .*/commit/": 503}
+    failed = run_packer("copy", tmp_path / "old", url, env=hub.env, expect=1)
+    assert f"{url}: The server answered 503" in failed.stderr
+    uploads = sum("PUT /lfs/" in request for request in hub.requests)
+    hub.failing = {}
+    run_packer("copy", tmp_path / "old", url, env=hub.env)
+    assert sum("PUT /lfs/" in request for request in hub.requests) == uploads  # the content was there
+    assert "another dataset" in run_packer("copy", tmp_path / "new", url, env=hub.env, expect=2).stderr
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path))) as web:
+        thread = Thread(target=web.serve_forever)
+        thread.start()
+        new = f"http://127.0.0.1:{web.server_port}/new"
+        run_packer("copy", new, url, "--overwrite", env=hub.env)
+        web.shutdown()
+        thread.join()
+    _, first, second = hub.repositories["lab/fakes"]
+    others = {".gitattributes": b"", "README.md": b"# Fakes"}
+    assert first == files(tmp_path / "old") | others
+    assert second == files(tmp_path / "new") | others
+    hub.repositories["lab/fakes"].append({**others, "notes.txt": b"keep"})
+    assert "notes.txt" in run_packer("copy", tmp_path / "new", url, env=hub.env, expect=2).stderr
+
+
+def test_what_cannot_be_read_is_named_without_the_token(hub: FakeHub, tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 3)
+    hub.repositories["me/faces"] = [files(tmp_path / "faces")]
+    for url, env, text in (
+        ("hf://datasets/me/none", {}, "HF_TOKEN"),
+        ("hf://datasets/me/faces@v9", {}, "RevisionNotFoundError"),
+        ("hf://datasets/me/faces", {"HF_TOKEN": "hf_other"}, "HF_TOKEN"),
+        ("hf://datasets/me/faces/sub", {}, "found none"),
+    ):
+        failed = run_packer("copy", url, tmp_path / "out", env={**hub.env, **env}, expect=None)
+        assert failed.returncode in (1, 2)
+        assert text in failed.stderr
+        assert url in failed.stderr
+        assert TOKEN not in failed.stderr + failed.stdout
+        assert "hf_other" not in failed.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("url", ["hf://models/a/b", "hf://datasets/a", "hf://a/b", "hf://datasets/a/b@"])
+def test_other_addresses_are_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(UsageError, match="hf://datasets/ORG/NAME"):
+        copy(url, tmp_path / "out")
+
+
+def test_options_and_pickles_hold_no_secrets() -> None:
+    hub = Hub("hf://datasets/a/b", {"token": "s3cr3t", "endpoint": "http://127.0.0.1:9"})
+    assert "s3cr3t" not in repr(hub)
+    with pytest.raises(TypeError):
+        pickle.dumps(hub)
+    with raises(UsageError, option="storage_options", found="'region'"):
+        Hub("hf://datasets/a/b", {"region": "eu"})
+
+
+def test_the_extra_is_named_where_the_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingDependencyError, match=r"facepack\[hf\]"):
+        copy("hf://datasets/a/b", tmp_path / "out")
