@@ -30,8 +30,7 @@ import skimage.data
 import torch
 
 from benchmarks.tables import augment_tables
-from packer.vision.landmarks.hull import hull
-from packer.vision.landmarks.regions import regions
+from packer.vision.landmarks.regions import hull, regions
 from packer.vision.landmarks.similarity import MEAN_FIVE
 from readers.augment import (
     Albumentations,

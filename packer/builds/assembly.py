@@ -29,7 +29,7 @@ from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
 from packer.steps.encode import declared_fields, image_codec
-from packer.steps.faces.missing_faces import advise
+from packer.steps.faces.frame import advise
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
 from readers.formats.machine import available_processors

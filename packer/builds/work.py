@@ -24,9 +24,8 @@ from packer.recipe.fields import Declaration
 from packer.sources.item import PACKED_ROW, Item, items_of, read_items
 from packer.sources.row_fields import with_arrays
 from packer.steps.call import MadeEncoder, step_of
-from packer.steps.chain import STEPS, Pipeline, Step, StepError, StepResources
+from packer.steps.chain import PACKED_KEY, STEPS, Pipeline, Step, StepError, StepResources, sample_key
 from packer.steps.encode import Encoder
-from packer.steps.packed import PACKED_KEY, sample_key
 from packer.steps.plain import PlainImages, keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass

@@ -10,12 +10,10 @@ from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from packer.steps.faces.frame import FrameFaces, known_points
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
-from packer.vision.geometry.crop import crop_matrix, cut
+from packer.vision.geometry.crop import bilinear, crop_matrix, cut, pick
 from packer.vision.geometry.parts import DEFINITIONS, part_matrix
-from packer.vision.geometry.warp import bilinear, pick
 from packer.vision.landmarks import make_provider
-from packer.vision.landmarks.hull import hull
-from packer.vision.landmarks.regions import regions
+from packer.vision.landmarks.regions import hull, regions
 from shardspec.points import REGIONS, get_layout, hull_size
 
 Image = npt.NDArray[np.uint8]

@@ -1,22 +1,81 @@
 """Crops that are steady over a track (``smooth``, ``fill``, ``crop_per``), and the choice of one track of a video.
 
 The faces of a video form a table with a row for each face of each sampled frame. A face is cut once all rows that its
-crop depends on are known. Until then its frame waits (`packer.steps.faces.waiting`).
+crop depends on are known. Until then its frame waits, in memory or to be decoded again.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
-from packer.steps.faces.missing_faces import describe_largest
+from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
+from packer.steps.companion import CompanionFile
+from packer.steps.encode import KEPT
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace, describe_largest
+from packer.steps.faces.search import takes_decoded
 from packer.steps.faces.tracks import longest_gap
-from packer.steps.faces.waiting import WaitingFrames, drop_image
 from packer.steps.report import ItemReport
+
+MOST_BYTES = 2**28
+"""Memory limit for waiting frames: 43 frames of 1920 x 1080 pixels. Further frames are decoded a second time."""
+
+
+class WaitingFrames:
+    """Holds frames in memory, or decodes them again. Both yield the same pixels.
+
+    Parameters
+    ----------
+    file : CompanionFile or None
+        The file of the frames. None if they cannot be decoded again; all frames are then held in memory.
+    """
+
+    def __init__(self, file: CompanionFile | None) -> None:
+        self._file = file
+        self._bytes = 0
+
+    def hold(self, sample: Sample) -> Sample:
+        """Return the frame to keep while it waits: without its image if the memory limit is reached."""
+        size = sample["image"].nbytes
+        if self._file is not None and self._bytes + size > MOST_BYTES:
+            return drop_image(sample)
+        self._bytes += size
+        return sample
+
+    def release(self, sample: Sample) -> Sample | None:
+        """Return a frame with its image; None if it cannot be decoded again. Indices must be in ascending order."""
+        if sample["image"] is not None:
+            self._bytes -= sample["image"].nbytes
+            return sample
+        assert self._file is not None
+        frame = self._file.frame(sample["frame"])
+        return None if frame is None else {**sample, "image": frame.image}
+
+
+def drop_image(sample: Sample) -> Sample:
+    """Return a frame without its image."""
+    return {**sample, "image": None, KEPT: None}
+
+
+@contextmanager
+def open_waiting(recipe: Recipe, first: Sample) -> Iterator[WaitingFrames]:
+    """Make the `WaitingFrames` of a sample's item. Its file is opened again when the first frame is needed."""
+    if not takes_decoded(recipe):  # other steps may have changed the frames
+        yield WaitingFrames(None)
+        return
+    sampled, near = first.get(SAMPLED), first.get(NEIGHBOURS) or {}
+    indices = None if sampled is None else tuple(sorted({*sampled, *chain.from_iterable(near.values())}))
+    file = CompanionFile("second pass", first[ITEM].file, indices)
+    try:
+        yield WaitingFrames(file)
+    finally:
+        file.close()
+
 
 Vector = npt.NDArray[np.float64]
 """The box of a face, (4,), its five points, (10,), and the points for its alignment, (2 P,); NaN if unknown."""

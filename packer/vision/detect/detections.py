@@ -1,13 +1,173 @@
-"""Detections in a batch of frames: ragged arrays, never object arrays."""
+"""Detections in a batch of frames (ragged arrays, never object arrays), and MTCNN's arithmetic of boxes.
+
+The arithmetic follows facenet-pytorch's conventions and rounds to float32. Boxes are (n, 4) float32: left, top, right,
+bottom. As in the reference, some steps take ends as inclusive (width = right - left + 1) and some do not.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_MAX_MATRIX = 1024  # boxes whose pairwise overlaps are held at once; if there are more, each is compared with the rest
+
+
+def square(boxes: FloatArray) -> FloatArray:
+    """Grow the shorter side of each box to the longer one, about the centre."""
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    side = np.maximum(width, height)
+    half = np.float32(0.5)
+    left = boxes[:, 0] + width * half - side * half
+    top = boxes[:, 1] + height * half - side * half
+    return np.stack([left, top, left + side, top + side], axis=1)
+
+
+def regress(boxes: FloatArray, corrections: FloatArray, inclusive: int) -> FloatArray:
+    """Move each edge by a fraction of the box's size; ``inclusive`` (0 or 1) is added to the size."""
+    width = boxes[:, 2:3] - boxes[:, 0:1] + np.float32(inclusive)
+    height = boxes[:, 3:4] - boxes[:, 1:2] + np.float32(inclusive)
+    moved: FloatArray = boxes + corrections * np.concatenate([width, height, width, height], axis=1)
+    return moved
+
+
+def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, BoolArray]:
+    """Return the pixels of a (height, width) image that each box covers.
+
+    Boxes count pixels from one and their ends are inclusive, so box [1, 1, 20, 20] covers pixels [0, 20).
+
+    Returns
+    -------
+    windows : ndarray, (n, 4), int64
+        Left, top, right, bottom (exclusive), clipped to the image.
+    valid : ndarray, (n,), bool
+        False where no part of the box is inside the image. (The reference skips such crops without dropping their
+        boxes, so that its later results belong to the wrong boxes; callers here drop both.)
+    """
+    whole = np.trunc(np.clip(boxes, -(2.0**31), 2.0**31)).astype(np.int64)
+    left, top = np.maximum(whole[:, 0], 1) - 1, np.maximum(whole[:, 1], 1) - 1
+    right, bottom = np.minimum(whole[:, 2], width), np.minimum(whole[:, 3], height)
+    return np.stack([left, top, right, bottom], axis=1), (right > left) & (bottom > top)
+
+
+def nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
+    """Non-maximum suppression by intersection over union, as ``torchvision.ops.nms``, ties included.
+
+    Returns the indices of the boxes that stay, best score first (equal scores: in their order).
+    """
+    return _suppress(boxes, np.argsort(-scores, kind="stable"), threshold, inclusive=0, minimum=False)
+
+
+def min_nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
+    """Non-maximum suppression by intersection over the smaller area, ends inclusive: the reference's last step."""
+    return _suppress(boxes, descending(scores), threshold, inclusive=1, minimum=True)
+
+
+def descending(values: FloatArray) -> IntArray:
+    """Return the indices that sort values from the largest to the smallest, equal values in the reference's order.
+
+    The reference reads numpy's default sort from its end. So of two equal values, the later one comes first; the order
+    of more than three depends on the processor's instructions. A stable sort would keep another of several equal faces.
+    """
+    return np.argsort(values)[::-1]
+
+
+def _suppress(boxes: FloatArray, order: IntArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
+    boxes, count = boxes[order], len(order)
+    limit = _round_down(threshold)
+    overlaps = partial(overlap, inclusive=inclusive, minimum=minimum)
+    alive = np.ones(count, np.bool_)
+    matrix = overlaps(boxes[:, None], boxes[None]) > limit if count <= _MAX_MATRIX else None
+    kept = []
+    for i in range(count):
+        if not alive[i]:
+            continue
+        kept.append(i)
+        alive &= ~(overlaps(boxes[i], boxes) > limit if matrix is None else matrix[i])
+    return order[np.array(kept, np.int64)]
+
+
+def _round_down(threshold: float) -> np.float32:
+    """Return the largest float32 up to the threshold: torchvision compares with the double."""
+    nearest = np.float32(threshold)
+    return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))
+
+
+def overlap(a: npt.NDArray[Any], b: npt.NDArray[Any], *, inclusive: int = 0, minimum: bool = False) -> npt.NDArray[Any]:
+    """Intersection over union (or over the smaller area) of boxes (..., 4), which broadcast; 0 for boxes without area.
+
+    ``inclusive`` (0 or 1) is added to widths and heights.
+    """
+    one = np.float32(inclusive)
+    width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0]) + one
+    height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1]) + one
+    shared = np.maximum(width, 0) * np.maximum(height, 0)
+    areas = [(box[..., 2] - box[..., 0] + one) * (box[..., 3] - box[..., 1] + one) for box in (a, b)]
+    whole = np.minimum(*areas) if minimum else areas[0] + areas[1] - shared
+    overlaps: npt.NDArray[Any] = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+    return overlaps
+
+
+# Cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 /
+# (72 - 24) is one half, and rounding to whole pixels can push it over; three cells reach a third.
+_NEIGHBOURS = [(dy, dx) for dy in range(3) for dx in range(-2, 3) if (dy, dx) > (0, 0)]
+
+
+def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
+    """Equivalent of ``nms`` that is fast for P-net's boxes of one pyramid level.
+
+    All boxes of a level have the size of six cells of its map, up to rounding, and there is one at each cell, so only
+    near neighbours can overlap by half or more.
+
+    Parameters
+    ----------
+    y, x : ndarray, (n,), int64
+        The boxes' cells, in row-major order.
+    threshold : float
+        At least 0.5.
+    """
+    count = len(y)
+    grid = np.full((int(y.max()) + 3, int(x.max()) + 5), -1, np.int64) if count else np.empty((0, 0), np.int64)
+    grid[y, x + 2] = np.arange(count)
+    first, second = [], []
+    for dy, dx in _NEIGHBOURS:
+        neighbour = grid[y + dy, x + 2 + dx]
+        here = np.flatnonzero(neighbour >= 0)
+        first.append(here)
+        second.append(neighbour[here])
+    a, b = np.concatenate(first), np.concatenate(second)
+    close = overlap(boxes[a], boxes[b]) > _round_down(threshold)
+    order = np.argsort(-scores, kind="stable")
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    a, b = rank[a[close]], rank[b[close]]
+    return order[_independent(np.minimum(a, b), np.maximum(a, b), count)]
+
+
+def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:
+    """Return the indices 0..count-1 that greedy suppression keeps, given the pairs of which at most one may stay.
+
+    A box without a better undecided partner stays, and its partners go; repeated, this gives the greedy result.
+    """
+    undecided = np.ones(count, np.bool_)
+    kept = np.zeros(count, np.bool_)
+    while len(better):
+        beaten = np.zeros(count, np.bool_)
+        beaten[worse] = True
+        winners = undecided & ~beaten
+        kept |= winners
+        undecided &= beaten
+        undecided[worse[winners[better]]] = False
+        left = undecided[better] & undecided[worse]
+        better, worse = better[left], worse[left]
+    return np.flatnonzero(kept | undecided)
+
 
 FARTHEST = 2**24
 """Limit of coordinates, in pixels: below it float32 represents every whole number."""

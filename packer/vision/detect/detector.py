@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.boxes import crop_windows, descending, lattice_nms, min_nms, nms, regress, square
-from packer.vision.detect.detections import Detections, Faces, are_boxes, touch_frame
-from packer.vision.detect.networks import build_networks
-from packer.vision.detect.runtime import Frame, make_runtime, resolve_runtime
+from packer.vision.detect.detections import (
+    Detections,
+    Faces,
+    are_boxes,
+    crop_windows,
+    descending,
+    lattice_nms,
+    min_nms,
+    nms,
+    regress,
+    square,
+    touch_frame,
+)
+from packer.vision.detect.runtime import Frame, build_networks, make_runtime, resolve_runtime
 from packer.vision.detect.weights import load_weights
 
 FloatArray = npt.NDArray[np.float32]

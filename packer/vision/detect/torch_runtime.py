@@ -10,10 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from packer.vision.detect.area_pooling import cell_edges
-from packer.vision.detect.cpu import CpuFrame
-from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Layer, Pool
-from packer.vision.detect.runtime import Frame
+from packer.vision.detect.cpu import CpuFrame, cell_edges
+from packer.vision.detect.runtime import CROP_SIZES, OUTPUTS, Dense, Frame, Layer, Pool
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -106,7 +104,7 @@ class TorchRuntime:
 class TorchFrame:
     """Uploads an image once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
 
-    Works like ``packer.vision.detect.area_pooling.AreaSampler``, with an integral image on the device. The chunks
+    Works like ``packer.vision.detect.cpu.AreaSampler``, with an integral image on the device. The chunks
     depend on the image's own boxes alone, so the results cannot depend on the frames around it.
     """
 

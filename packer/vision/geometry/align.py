@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.geometry.affine import check_frame, check_matrix
-from packer.vision.geometry.warp import MAX_SIDE, bilinear
+from packer.vision.geometry.crop import MAX_SIDE, bilinear
 
 _TEMPLATE_SIZE = 112
 # The five points of InsightFace's ArcFace template for 112 x 112 (insightface/utils/face_align.py, `arcface_dst`).
@@ -72,7 +72,7 @@ def likeness_matrix(points: npt.ArrayLike, likeness: str, size: int) -> npt.NDAr
     """Return the matrix, (2, 3), by which another project maps the frame, given the same points as `align_matrix`.
 
     Those projects pass the points to OpenCV, in which the centre of a pixel is a whole number. With this matrix,
-    `packer.vision.geometry.warp.bilinear` equals their ``cv2.warpAffine``. It does not average when it shrinks a face.
+    `packer.vision.geometry.crop.bilinear` equals their ``cv2.warpAffine``. It does not average when it shrinks a face.
     Every value is exact in float32.
 
     Parameters

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.geometry.affine import apply, invert
-from packer.vision.geometry.warp import bilinear
-from packer.vision.landmarks.base import agrees
+from packer.vision.geometry.crop import bilinear
+from packer.vision.landmarks import agrees
 from packer.vision.landmarks.similarity import upright_matrix
 from shardspec.errors import MissingDependencyError
 

@@ -27,12 +27,11 @@ from support.command import run_packer
 from support.fuzz import thirds
 
 import packer
-from packer.sources.archives.arrays import parse_npy
 from packer.sources.archives.listing import Archive, Found, Place
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
-from packer.sources.contents import close_contents, opener, read_member
+from packer.sources.contents import close_contents, opener, parse_npy, read_member
 from shardspec.errors import ItemError, UsageError
 
 

@@ -17,8 +17,7 @@ import packer
 from packer import Detector
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
-from packer.vision.geometry.crop import cut
-from packer.vision.geometry.warp import pick
+from packer.vision.geometry.crop import cut, pick
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 

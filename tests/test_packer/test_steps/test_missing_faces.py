@@ -16,8 +16,7 @@ from support.packed import check_whole
 
 import packer
 from packer.recipe import Recipe
-from packer.steps.faces.frame import FrameFaces
-from packer.steps.faces.missing_faces import MissingFaces, advise
+from packer.steps.faces.frame import FrameFaces, MissingFaces, advise
 from packer.steps.report import ItemReport
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout

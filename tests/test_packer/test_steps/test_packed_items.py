@@ -11,8 +11,8 @@ from support.packed_files import write_faces
 from packer.assembly.samples import PackedSamples
 from packer.recipe import Recipe
 from packer.sources.packed import describe_row
+from packer.steps.chain import PACKED_KEY, PackedItems
 from packer.steps.encode import KEPT
-from packer.steps.packed import PACKED_KEY, PackedItems
 from shardspec.errors import ShardCorruptError
 from shardspec.formats import FORMATS
 

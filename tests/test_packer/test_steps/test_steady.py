@@ -23,11 +23,10 @@ from support.packed import check_whole, fingerprints, read_samples
 
 import packer
 from packer.recipe import Recipe
-from packer.steps.faces import step, waiting
-from packer.steps.faces.cuts import is_cut, make_thumbnail
+from packer.steps.faces import steady, step
 from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
-from packer.steps.faces.steady import SteadyTracks
-from packer.steps.faces.tracks import VideoTracks
+from packer.steps.faces.steady import SteadyTracks, WaitingFrames
+from packer.steps.faces.tracks import VideoTracks, is_cut, make_thumbnail
 from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix
 from packer.vision.geometry.crop import crop_matrix
@@ -239,7 +238,7 @@ def test_bytes_do_not_depend_on_what_waits(
     found = build(folder, tmp_path / "held", **options)
     if "also" in options:
         assert all(np.array_equal(sample["image"], sample["mask_image"]) for sample in found)
-    monkeypatch.setattr(waiting, "MOST_BYTES", 3 * 320 * 240 * 3)
+    monkeypatch.setattr(steady, "MOST_BYTES", 3 * 320 * 240 * 3)
     monkeypatch.setattr(step, "BATCH_FRAMES", 1)
     build(folder, tmp_path / "again", **options)
     assert fingerprints(tmp_path / "held") == fingerprints(tmp_path / "again")
@@ -301,8 +300,8 @@ def test_frames_before_many_damaged_ones_are_smoothed() -> None:
         return FramePlace(number, number, 0, {"image": np.zeros((2, 2, 3), np.uint8), "frame": number}, faces)
 
     def boxes(numbers: Sequence[int]) -> list[Any]:
-        steady = SteadyTracks(Recipe(preset="faces", smooth=SMOOTH), waiting.WaitingFrames(None), ItemReport("v"))
-        return [np.asarray(found.faces.cut_boxes) for found in steady.steady(map(place, numbers))]
+        video = SteadyTracks(Recipe(preset="faces", smooth=SMOOTH), WaitingFrames(None), ItemReport("v"))
+        return [np.asarray(found.faces.cut_boxes) for found in video.steady(map(place, numbers))]
 
     assert np.array_equal(boxes([*range(10), *range(20, 30)])[:10], boxes(range(10)))
 

@@ -13,9 +13,8 @@ import skimage.data
 from packer import Detections, Detector
 from packer.vision.detect import detector as detector_module
 from packer.vision.detect import runtime as runtimes
-from packer.vision.detect.boxes import min_nms
-from packer.vision.detect.detections import Faces
-from packer.vision.detect.networks import build_networks
+from packer.vision.detect.detections import Faces, min_nms
+from packer.vision.detect.runtime import build_networks
 from packer.vision.detect.weights import load_weights
 from shardspec.errors import UsageError
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import skimage.data
 
-from packer.vision.detect import area_pooling
-from packer.vision.detect.area_pooling import AreaSampler
+from packer.vision.detect import cpu
+from packer.vision.detect.cpu import AreaSampler
 
 torch = pytest.importorskip("torch")
 
@@ -21,8 +21,8 @@ def _expected(image, height, width):
 @pytest.fixture(params=["whole", "bands"])
 def limit(request, monkeypatch):
     if request.param == "bands":
-        monkeypatch.setattr(area_pooling, "_MAX_INTEGRAL_PIXELS", 3000)
-        monkeypatch.setattr(area_pooling, "_BAND_PIXELS", 3000)
+        monkeypatch.setattr(cpu, "_MAX_INTEGRAL_PIXELS", 3000)
+        monkeypatch.setattr(cpu, "_BAND_PIXELS", 3000)
 
 
 @pytest.mark.parametrize("size", [(301, 360), (181, 217), (128, 153), (40, 47), (12, 15), (1, 1), (700, 400)])

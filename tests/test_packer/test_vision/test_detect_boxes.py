@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzz import examples
 
-from packer.vision.detect import boxes as ours
+from packer.vision.detect import detections as ours
 
 
 def _random_boxes(rng, count, whole):

@@ -11,9 +11,8 @@ from support.models import write_mesh
 from packer import Detector
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.crop import crop_matrix, cut
-from packer.vision.landmarks import KINDS, dlib68, make_provider
-from packer.vision.landmarks.base import agrees
-from packer.vision.landmarks.hull import hull
+from packer.vision.landmarks import KINDS, agrees, dlib68, make_provider
+from packer.vision.landmarks.regions import hull
 from packer.vision.landmarks.similarity import MEAN_FIVE, five_points, place_mean_face, unit
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.points import flip_permutation, get_layout

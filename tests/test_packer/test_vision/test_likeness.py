@@ -11,7 +11,7 @@ from support.media import Picture, photograph
 
 from packer.vision.geometry.affine import apply
 from packer.vision.geometry.align import align_matrix, likeness_matrix
-from packer.vision.geometry.warp import bilinear
+from packer.vision.geometry.crop import bilinear
 
 Points = npt.NDArray[np.float32]
 
