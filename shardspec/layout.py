@@ -5,10 +5,10 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import (
@@ -38,6 +38,12 @@ _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
 """A sparse file larger than `_HOLES_BYTES` is not hashed if it is `_HOLES_FACTOR` times as large as its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_UNITS = {"": 1, "b": 1} | {
+    f"{prefix}{end}": base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for end, base in (("b", 10**3), ("ib", 2**10))
+}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -56,9 +62,28 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths in the folder `root` of a dataset, and checks of its files."""
+    """Paths in the folder `root` of a dataset, and checks of its files.
+
+    `readers.staging.layout.CachedLayout` is that of a remote dataset: `root` is in a cache, and files are there once they
+    are required.
+    """
 
     root: Path
+
+    is_local: ClassVar[bool] = True
+    """True if all files are there."""
+
+    @property
+    def shown(self) -> str:
+        """The folder or URL of the dataset, for messages."""
+        return str(self.root)
+
+    def require(self, entries: Iterable[FileEntry]) -> None:
+        """Wait until files are on this machine."""
+
+    def hold(self, entries: Iterable[FileEntry]) -> Callable[[], None]:
+        """Wait until files are on this machine, and keep them there until the returned function is called."""
+        return _do_nothing
 
     @property
     def manifest(self) -> Path:
@@ -271,6 +296,10 @@ class Layout:
                 above = above.rpartition("/")[0]
 
 
+def _do_nothing() -> None:
+    pass
+
+
 def given_path(name: str, value: Any) -> Path:
     """Return the value of the argument `name` as a path.
 
@@ -290,6 +319,25 @@ def given_path(name: str, value: Any) -> Path:
     if is_url(os.fsdecode(given)):
         raise UsageError(describe_url(given), option=name)
     return path
+
+
+def parse_size(text: str | int, name: str) -> tuple[int, str, str]:
+    """Return a number of bytes such as ``"256MB"``, ``"64 MiB"``, ``1000000``, and its number and unit as written.
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for messages.
+
+    Raises
+    ------
+    UsageError
+        If the text is not a size.
+    """
+    match = _SIZE.match(str(text))
+    if match is None or match[2].lower() not in _UNITS:
+        raise UsageError(option=name, expected="a size such as 256MB, 64MiB or a number of bytes", found=shorten(text))
+    return int(float(match[1]) * _UNITS[match[2].lower()]), match[1], match[2]
 
 
 def is_url(text: str) -> bool:

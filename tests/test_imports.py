@@ -32,6 +32,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "readers.drawing",
         "readers.formats",
         "readers.seeding",
+        "readers.staging",
         "readers.transforms",
     ),
 }
@@ -52,7 +53,7 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "readers": (
         ("arguments", "conditions", "formats"),
-        ("drawing", "seeding", "transforms"),
+        ("drawing", "seeding", "staging", "transforms"),
         "order",
         "decode",
         "dataset",
@@ -459,7 +460,9 @@ def test_the_command_answers_help_without_heavy_libraries() -> None:
         assert not loaded_by(code) & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["readers", "readers.formats", "readers.order.order", "readers.formats.npy"])
+@pytest.mark.parametrize(
+    "name", ["readers", "readers.formats", "readers.order.order", "readers.formats.npy", "readers.staging.server"]
+)
 def test_reading_parts_that_need_no_torch_load_none(name: str) -> None:
     assert not loaded_by(f"import {name}") & {
         "torch",

@@ -13,6 +13,7 @@ import numpy as np
 
 from packer.recipe.encodings import encodings_with
 from shardspec.errors import Problems, UsageError
+from shardspec.layout import parse_size
 from shardspec.wording import did_you_mean, is_utf8, shorten
 
 Options = TypeVar("Options")
@@ -62,10 +63,8 @@ SMALLEST_SIZE = 2**16
 """Smallest size in bytes; a smaller one probably lacks its unit."""
 
 _KINDS: Mapping[type, str] = {bool: "true or false", float: "a number", int: "an integer", str: "text"}
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _MEANT: Mapping[str, str] = {"kib": "MiB", "mb": "GB", "mib": "GiB"}
 """Unit that was probably meant if a size is far too small; ``MB`` for all others."""
-_BYTES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*\Z", re.IGNORECASE)
 
 
 def option(default: Any, help: str, **meta: Any) -> Any:
@@ -198,11 +197,8 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     UsageError
         If the text is not a size, or the size is below `SMALLEST_SIZE`.
     """
-    match = _BYTES.match(str(text))
-    if match is None or match[2].lower() not in _UNITS:
-        raise UsageError(option=name, expected="a size such as 256MB, 64MiB or a number of bytes", found=shorten(text))
-    size = int(float(match[1]) * _UNITS[match[2].lower()])
-    problem = describe_small_size(size, match[1], match[2])
+    size, number, unit = parse_size(text, name)
+    problem = describe_small_size(size, number, unit)
     if problem is not None:
         raise UsageError(problem, option=name)
     return size

@@ -16,7 +16,16 @@ from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_s
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import Strip
-from readers.order.agreement import AnyShuffle, ShuffleChoice, Store, choose_apart, choose_shuffle, ranks_together
+from readers.formats.pool import Located
+from readers.order.agreement import (
+    AnyShuffle,
+    ShuffleChoice,
+    Store,
+    check_cache,
+    choose_apart,
+    choose_shuffle,
+    ranks_together,
+)
 from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler, RankSampler
@@ -78,8 +87,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Mean number of bytes of a sample in the stores."""
         return sum(store.bytes for store in self.stores) / max(1, len(self))
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system to load the bytes of rows that will be read soon. Does nothing if they are not in files."""
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows of packed datasets that a read of some rows touches. Yields nothing if they are not in files."""
+        yield from ()
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
@@ -286,6 +296,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
             weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
             raise UsageError(option="weights", expected="a number for each sample", hint=error) from error
+        if shuffle == "blocks" and weighed is None:
+            check_cache(self.stores, window)
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws, self.shares)
 
     def sampler(
@@ -322,7 +334,8 @@ class SampleDataset(Dataset[dict[str, Any]]):
         choice: ShuffleChoice | None = None
         if shuffle == "auto":
             alone = max(world_size, ranks_together()) == 1
-            choice = choose_shuffle(self.stores, self.blocks is not None) if alone else choose_apart()
+            choose = choose_shuffle if alone else choose_apart
+            choice = choose(self.stores, self.blocks is not None)
         order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
         kind = OrderSampler if world_size == 1 else RankSampler
         return kind(order, rank, world_size, drop_last, choice)

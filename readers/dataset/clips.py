@@ -1,7 +1,7 @@
 """Clips: samples of one video, or of one track of a face, as one sample."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
 from readers.dataset.runs import find_runs, find_starts, ranges
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
+from readers.formats.pool import Located
 from readers.order.agreement import Store
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.order.permutation import mix_array, mix_words
@@ -276,14 +277,14 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
             return float(self.length)
         return float(self._sizes[self._lows].mean()) if len(self) else 1.0
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of clips that will be read soon."""
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows of packed datasets that a read of some clips touches."""
         if self.length is None:
             rows, counts = self._whole(picks)
         else:
             cut, valid = self._cut(picks, self.length)
             rows, counts = cut[valid], valid.sum(axis=1)
-        self.base.read_ahead(Picks(rows, np.repeat(picks.seeds, counts), picks.epoch))
+        return self.base.locate(Picks(rows, np.repeat(picks.seeds, counts), picks.epoch))
 
     def origins(self, picks: Picks) -> Picks:
         """Return the row of each clip's first possible start in the base dataset, which keys its random draws."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
+from readers.formats.pool import Located
 from readers.order.agreement import Store
 from readers.order.order import Blocks, MixtureShares, Picks
 from readers.transforms import AnyTransform
@@ -68,9 +69,9 @@ class DerivedDataset(SampleDataset):
         """Bytes of a sample of the base dataset."""
         return self.base.sample_bytes
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
-        self.base.read_ahead(picks)
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows of packed datasets that a read of some rows touches."""
+        return self.base.locate(picks)
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""

@@ -12,6 +12,7 @@ from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
 from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
+from readers.formats.pool import Located
 from readers.order.agreement import Store
 from readers.order.order import MixtureShares, Picks
 from readers.order.permutation import mix_array, mix_words
@@ -137,10 +138,10 @@ class MixedDataset(DivisibleDataset):
         parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
         return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / self._shares.samples
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows of packed datasets that a read of some rows touches."""
         for dataset, part, _ in self._in_datasets(picks):
-            dataset.read_ahead(part)
+            yield from dataset.locate(part)
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base datasets, and the seeds, which differ by dataset."""

@@ -1,7 +1,8 @@
 """Packed datasets: map-style datasets of any format, read by the batch."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,14 +14,14 @@ from readers.dataset.subset import DivisibleDataset
 from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
-from readers.formats.pool import ShardPool, Verify
+from readers.formats.pool import Located, ShardPool, Verify
 from readers.order.agreement import Store
 from readers.order.order import Blocks, Picks
+from readers.staging.layout import CachedLayout, dataset_layout
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import DatasetKeys, join_frame, key_fields
@@ -38,8 +39,8 @@ class PackedDataset(DivisibleDataset):
 
     Parameters
     ----------
-    path : path-like
-        Folder of the dataset.
+    path : path-like or str
+        Folder of the dataset; or its URL in a store or on a web server (`shardspec.stores.Store`).
     fields : sequence of str, optional
         Fields to read, in this order; all by default. Other fields are not read from the disk.
     transform : callable, optional
@@ -55,6 +56,15 @@ class PackedDataset(DivisibleDataset):
         For image fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
         (`readers.Whole`). A crop or size for ``image`` also applies to its masks, by the nearest pixels; ``landmarks``
         and other geometry of the stored image cannot be read then.
+    cache : path-like, optional
+        Folder to which the files of a remote dataset are downloaded; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
+        All processes of a machine share one download. Only files below ``facepack`` in this folder are ever deleted.
+    cache_size : int or str, optional
+        Bytes that the cache may hold, such as ``"500GB"``; by default ``$FACEPACK_CACHE_SIZE``, or 90 % of the free disk.
+        If datasets that are open together give several sizes, the largest counts.
+    storage_options : mapping, optional
+        Credentials, region and endpoint of the store, by the names of obstore; by default from the environment. They are
+        never pickled or shown.
 
     Raises
     ------
@@ -62,8 +72,10 @@ class PackedDataset(DivisibleDataset):
         If there is no dataset, or it cannot be read.
     ShardMissingError, ShardCorruptError
         If a file is missing or differs.
+    StoreError
+        If a remote dataset cannot be read.
     UsageError
-        If an argument is invalid, or a plan of `decode` would misalign a field (`readers.decode.decoding.check_alignment`).
+        If an argument is invalid, `cache_size` does not hold two of the largest shards, or a plan of `decode` would misalign a field (`readers.decode.decoding.check_alignment`).
     """
 
     format: ClassVar[str | None] = None
@@ -76,11 +88,14 @@ class PackedDataset(DivisibleDataset):
         verify: Verify | bool = "size",
         checksums: bool = True,
         decode: Mapping[str, DecodePlan] | None = None,
+        cache: str | PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(transform)
         if fields is not None and not _are_names(fields):
             raise UsageError(option="fields", expected="a list of names, or None for all", found=shorten(fields))
-        layout = Layout(given_path("path", path).absolute())
+        layout = dataset_layout(path, cache, cache_size, storage_options)
         how: Verify = verify if isinstance(verify, str) else ("digest" if verify else "off")
         self.pool = ShardPool(layout, how, checksums)
         self.manifest: Manifest = self.pool.manifest
@@ -94,21 +109,21 @@ class PackedDataset(DivisibleDataset):
             )
         selected = self.manifest.schema.select(None if fields is None else list(fields))
         self._decoding = Decoding(self.pool, selected, {} if decode is None else decode)
-        self._blocks = Blocks.of_shards(self.manifest.shards)
+        self._blocks = Blocks.of_shards(self.manifest.shards, whole=not layout.is_local)
 
     def __len__(self) -> int:
         return len(self.pool)
 
     def __repr__(self) -> str:
-        root, shards = self.pool.layout.root, len(self.manifest.shards)
+        place, shards = self.pool.layout.shown, len(self.manifest.shards)
         return (
-            f"{type(self).__name__}({str(root)!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
+            f"{type(self).__name__}({place!r}): {len(self)} samples ({', '.join(self.schema.names)}), "
             f"{self.manifest.format}, {counted(shards, 'shard')}"
         )
 
     @property
     def path(self) -> Path:
-        """Folder of the dataset."""
+        """Folder of the dataset; of a remote dataset, the folder in the cache."""
         return self.pool.layout.root
 
     @property
@@ -156,11 +171,15 @@ class PackedDataset(DivisibleDataset):
     @property
     def stores(self) -> tuple[Store, ...]:
         """The folder and the bytes of all shards and columns."""
-        return (Store(self.path, self.manifest.stored_bytes, self.manifest.digest),)
+        found, layout = Store(self.path, self.manifest.stored_bytes, self.manifest.digest), self.pool.layout
+        if isinstance(layout, CachedLayout):
+            largest = max((part.bytes for part in self.manifest.parts), default=0)
+            found = replace(found, url=layout.url, shard_bytes=largest, cache_bytes=layout.limit)
+        return (found,)
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
-        self.pool.read_ahead(picks.rows, self.schema.names)
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows that a read of some rows touches: `picks` themselves."""
+        yield Located(self.pool, picks.rows, self.schema.names)
 
     def describe(self, row: int) -> str:
         """Describe key and place of a row, for messages."""
@@ -272,9 +291,12 @@ def open_dataset(
     verify: Verify | bool = "size",
     checksums: bool = True,
     decode: Mapping[str, DecodePlan] | None = None,
+    cache: str | PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackedDataset:
     """Open a packed dataset of any format. The parameters are those of `PackedDataset`."""
-    dataset = PackedDataset(path, fields, transform, verify, checksums, decode)
+    dataset = PackedDataset(path, fields, transform, verify, checksums, decode, cache, cache_size, storage_options)
     # The class of a format adds only its name. Choosing it first would mean reading the manifest twice.
     dataset.__class__ = _CLASSES.get(dataset.manifest.format, PackedDataset)
     return dataset

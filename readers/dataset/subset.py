@@ -1,6 +1,6 @@
 """Views of a dataset: some of its rows, or other labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
+from readers.formats.pool import Located
 from readers.order.agreement import Store
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.transforms import AnyTransform
@@ -174,9 +175,9 @@ class Subset(DerivedDataset, DivisibleDataset):
         """Stores of the base dataset, with this subset's share of their bytes."""
         return self._stores_of(len(self) / max(1, len(self.base)))
 
-    def read_ahead(self, picks: Picks) -> None:
-        """Ask the system for the bytes of rows that will be read soon."""
-        self.base.read_ahead(self._in_base(picks))
+    def locate(self, picks: Picks) -> Iterator[Located]:
+        """Yield the rows of packed datasets that a read of some rows touches."""
+        return self.base.locate(self._in_base(picks))
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
@@ -307,4 +308,4 @@ def _blocks_of(base: Blocks | None, rows: IntArray) -> Blocks | None:
             sizes.append(held)
             held = 0
     counts = np.array([*sizes, held] if held else sizes, np.int64)
-    return Blocks(counts, counts)
+    return Blocks(counts, counts, base.whole)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, pairwise
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +42,22 @@ reading: "dict[int, tuple[ShardPool, list[int]]]" = {}
 """Shards that each thread is reading now, by the thread's identifier, for messages about a read that hangs."""
 
 
+class Located(NamedTuple):
+    """Rows of a packed dataset, and the fields that are read of them."""
+
+    pool: "ShardPool"
+    rows: IntArray
+    fields: Sequence[str]
+
+
 def explain_thread(thread: int) -> str:
     """Return a description of what a thread is reading, for messages."""
     found = reading.get(thread)
     if found is None:
         return "not in a read (decoding, or in a transform)"
     pool, numbers = found
-    paths = (pool.layout.shard(_part(pool.manifest, number), pool.manifest.format) for number in numbers)
-    return f"reading {', '.join(map(str, paths))}"
+    names = (pool.path_of(number).relative_to(pool.layout.root).as_posix() for number in numbers)
+    return f"reading {', '.join(f'{pool.layout.shown}/{name}' for name in names)}"
 
 
 class ShardPool:
@@ -124,8 +133,19 @@ class ShardPool:
     def open(self, number: int) -> ShardReader:
         """Open a shard or column, after verifying it if `verify` is ``"digest"``."""
         shard = _part(self.standing, number)
-        self._verify_once(number, shard.files)
-        return open_shard(self.layout, self.standing, shard, checksums=self._checksums)
+        release = self.layout.hold(shard.files)
+        try:
+            self._verify_once(number, shard.files)
+            reader = open_shard(self.layout, self.standing, shard, checksums=self._checksums)
+        except BaseException:
+            release()
+            raise
+        weakref.finalize(reader, release).atexit = False
+        return reader
+
+    def path_of(self, number: int) -> Path:
+        """Return the file or folder of a shard or column."""
+        return self.layout.shard(_part(self.standing, number), self.standing.format)
 
     def _verify_once(self, what: int | str, entries: Iterable[FileEntry]) -> None:
         """Compare the digests of a shard's or column's files, or of one file, if `verify` is ``"digest"``."""
@@ -297,6 +317,7 @@ class ShardPool:
         if entry is None:
             return None
         try:
+            self.layout.require([entry])
             self._verify_once(entry.name, [entry])
             values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
             self._check_opened([entry])
@@ -336,13 +357,21 @@ class ShardPool:
                 read_only_asked(part.data)
             ask_for(part.data, part.starts, part.stops)
 
+    def parts_of(self, rows: IntArray, fields: Sequence[str]) -> list[int]:
+        """Return the numbers of the shards and columns that a read of some rows touches, in the order of first use."""
+        beside = [self._numbers[name] for name in fields if name in self._numbers]
+        if self._beside.issuperset(fields):
+            return beside
+        shards = np.searchsorted(self._ends, rows, side="right")
+        return beside + list(dict.fromkeys(shards.tolist()))
+
     def describe(self, row: int) -> str:
         """Return the shard of a row and its number there, for messages."""
         number = int(np.searchsorted(self._ends, row, side="right"))
         shard = self.manifest.shards[number]
-        path = self.layout.shard(shard, self.manifest.format)
+        name = self.layout.shard(shard, self.manifest.format).relative_to(self.layout.root).as_posix()
         first = int(self._ends[number]) - shard.samples
-        return f"row {row - first} of {path} (row {row} of the dataset)"
+        return f"row {row - first} of {self.layout.shown}/{name} (row {row} of the dataset)"
 
 
 def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
@@ -361,7 +390,7 @@ def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, St
         try:
             stamps = (
                 layout.check_sizes([entry for part in manifest.parts for entry in part.files])
-                if verify != "off"
+                if verify != "off" and layout.is_local  # the files of a remote dataset are checked when they arrive
                 else {}
             )
         except DatasetError as error:

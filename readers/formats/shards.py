@@ -118,6 +118,8 @@ class OpenReader:
     ----------
     lock : threading.Lock
         Held while the reader is opened.
+    path : Path or None
+        The shard's file, with whose name those of its other files begin.
     standing : Manifest or None
         The manifest by which the reader was opened.
     checked : set of str
@@ -130,6 +132,7 @@ class OpenReader:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reader: ShardReader | None = None
+    path: Path | None = None
     users: int = 0
     standing: Manifest | None = None
     checked: set[str] = field(default_factory=set)
@@ -145,6 +148,10 @@ class _Pool(Protocol):
 
     def open(self, number: int) -> ShardReader:
         """Open a shard."""
+        ...
+
+    def path_of(self, number: int) -> Path:
+        """Return the path of a shard."""
         ...
 
 
@@ -174,6 +181,7 @@ class _OpenShards:
                     reader = entry.reader
                     if reader is None:
                         entry.standing = pool.standing
+                        entry.path = pool.path_of(number)
                         reader = entry.reader = pool.open(number)
             yield entry, reader
         finally:
@@ -192,6 +200,15 @@ class _OpenShards:
         """Open a shard again at its next use. Current users keep their reader."""
         with self._lock:
             self._entries.pop((pool.number, number), None)
+
+    def release(self, path: Path) -> None:
+        """Open the shard of a file again at its next use: the file is about to be deleted. Current users keep it."""
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if entry.path is not None and str(path).startswith(str(entry.path)):
+                    del self._entries[key]
+                    if entry.users == 0 and entry.reader is not None:
+                        entry.reader.close()
 
     def forget_inherited(self) -> None:
         """Close the readers that a forked child inherits from its parent."""

@@ -4,6 +4,7 @@ import math
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from readers.dataset.base import SampleDataset
 from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import BatchTransform, SeededBatch, apply_transform
+from readers.loader.forecast import Forecast
 from readers.loader.threads import Divided, ReadAhead
 from readers.order.custom import CustomEpoch
 from readers.order.order import EpochOrder, Picks, RankShare
@@ -98,6 +100,8 @@ class BatchWork:
 
     Parameters
     ----------
+    watchers : sequence of ReadAhead or Forecast
+        Told which batches begin.
     last : int, optional
         Number of the last batch.
     """
@@ -109,7 +113,7 @@ class BatchWork:
         picks: BatchPicks,
         buffers: "Buffers",
         seeds_wanted: bool,
-        ahead: ReadAhead | None,
+        watchers: Sequence[ReadAhead | Forecast] = (),
         transform: BatchTransform | None = None,
         threads: int = 1,
         pace: Pace | None = None,
@@ -120,7 +124,7 @@ class BatchWork:
         self._picks = picks
         self._buffers = buffers
         self._seeds_wanted = seeds_wanted
-        self._ahead = ahead
+        self._watchers = watchers
         self._transform = getattr(transform, "forward_", transform)
         self._threads = threads
         self._pace = Pace() if pace is None else pace
@@ -128,8 +132,8 @@ class BatchWork:
 
     def __call__(self, number: int) -> SeededBatch | Divided[SeededBatch]:
         """Return batch `number` of this rank and the seeds of its samples, or the work divided into parts."""
-        if self._ahead is not None:
-            self._ahead.begin(number)
+        for watcher in self._watchers:
+            watcher.begin(number)
         picks = self._picks(number)
         columns = self._buffers.take(self._layout, len(picks))
         most = self._threads * (_LAST_PARTS if number == self._last and self._threads > 1 else 1)

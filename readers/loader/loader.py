@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from inspect import signature
@@ -39,6 +40,7 @@ from readers.loader.device import (
     runs_in_threads,
     wants_seeds,
 )
+from readers.loader.forecast import Forecast
 from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
 from readers.order.agreement import (
     AnyShuffle,
@@ -51,11 +53,13 @@ from readers.order.agreement import (
     find_residence,
     own_rank,
     ranks_together,
+    warn_of_small_cache,
 )
 from readers.order.custom import CustomEpoch, CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, Order, Picks, RankShare
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex
+from readers.staging.client import stats as staging_stats
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
 from shardspec.errors import DatasetError, UsageError
 from shardspec.wording import counted, shorten
@@ -212,6 +216,7 @@ class Loader(Resumable):
         self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._pace = Pace()
         self._compared = False  # whether the ranks have compared their sequences for the last time
+        self._forecast: Forecast | None = None
         self._handed: Picks | None = None  # picks of the batch whose indices were yielded last
 
     def __len__(self) -> int:
@@ -258,6 +263,7 @@ class Loader(Resumable):
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
             check_ranks(self._mark(), self.timeout_s, self.device)
+        warn_of_small_cache(self.dataset.stores, self._progress.shuffle)
         # A custom function may depend on what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
@@ -272,11 +278,39 @@ class Loader(Resumable):
         sequence, cut = self._progress.order.epoch(iteration.epoch), self._progress.cut
         return BatchPicks(sequence, cut, iteration.consumed, self._length(iteration), self._step)
 
+    def _forecast_shards(self, iteration: Iteration) -> Forecast | None:
+        """Begin to tell the stager of remote datasets which shards the batches of this and the next epoch need."""
+        if self._forecast is not None:
+            self._forecast.withdraw()
+        remote = any(store.url is not None for store in self.dataset.stores)
+        self._forecast = Forecast(self.dataset, self._coming(iteration), self.prefetch) if remote else None
+        return self._forecast
+
+    def _coming(self, iteration: Iteration) -> Iterator[Picks]:
+        """Return the picks of the batches of an iteration and, if they are known already, of the next epoch."""
+        iterations = [iteration]
+        if isinstance(self._progress.order, Order):
+            iterations.append(Iteration(iteration.epoch + 1, 0))
+        runs = [(self._picks(one), -(-self._length(one) // self._step)) for one in iterations]
+        return (picks(number) for picks, batches in runs for number in range(batches))
+
+    def stats(self) -> dict[str, int]:
+        """Return what the stagers of remote datasets have done for all processes of this machine; empty without any.
+
+        Returns
+        -------
+        dict of str to int
+            ``fetched_bytes``, ``fetched_files``; ``fetching_ms``, the time of all downloads, of which up to four run at
+            a time; ``hits`` and ``waits``: shards that were in the cache when a process opened them, and those that it
+            waited for; ``evictions``; ``held`` and ``limit``: bytes in the cache, and its size.
+        """
+        return dict(sum((Counter(found) for found in staging_stats()), Counter()))
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle starts at the same position in the epochs and is independent from then on.
         progress = copy(self._progress)
         progress.running = copy(progress.running)
-        return {**vars(self), "_progress": progress, "_handed": None}
+        return {**vars(self), "_progress": progress, "_handed": None, "_forecast": None}
 
     # Attributes read by libraries that make a DataLoader from a Loader: accelerate's `skip_first_batches`, with which
     # Hugging Face's Trainer resumes.
@@ -332,7 +366,7 @@ class Loader(Resumable):
         if self._asks():
             return agree(has_blocks, self._mark(), self.timeout_s, self.device)
         alone = self._progress.cut.world_size == 1
-        return choose_shuffle(self.dataset.stores, has_blocks) if alone else choose_apart()
+        return (choose_shuffle if alone else choose_apart)(self.dataset.stores, has_blocks)
 
     def _mark(self) -> Mark:
         return self._progress.mark(self.dataset.origins, self.dataset.stores)
@@ -374,9 +408,11 @@ class LoaderIterator(Iterator[Batch]):
         self._number = 0
         # Getting the layout runs the transform, which may fail. So it comes before any thread is started.
         layout = dataset.layout if jobs else {}
-        ahead = None
+        watchers: list[ReadAhead | Forecast] = []
         if loader.read_ahead:
-            ahead = ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead)
+            watchers.append(ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead))
+        forecast = loader._forecast_shards(iteration)
+        watchers += [] if forecast is None else [forecast]
         transform, later = loader.batch_transform, None
         seeds_wanted = wants_seeds(transform)
         if not runs_in_threads(transform, loader.device):
@@ -388,7 +424,7 @@ class LoaderIterator(Iterator[Batch]):
             picks,
             loader._buffers,
             seeds_wanted,
-            ahead,
+            watchers,
             transform,
             threads=loader.workers,
             pace=loader._pace,
@@ -399,7 +435,7 @@ class LoaderIterator(Iterator[Batch]):
             work, jobs, loader.workers, loader.prefetch, loader.timeout_s, explain_thread, take_one_thread
         )
         # Not a method, which would keep this object alive. At exit it runs before the interpreter ends.
-        self._finalizer = weakref.finalize(self, _end, self._stage, ahead)
+        self._finalizer = weakref.finalize(self, _end, self._stage, watchers)
         self._batches = DeviceStage(self._stage, loader.device, later)
 
     def __next__(self) -> Batch:
@@ -444,13 +480,14 @@ class _Asker:
         self._picks = picks
 
     def __call__(self, number: int) -> None:
-        self._dataset.read_ahead(self._picks(number))
+        for pool, rows, fields in self._dataset.locate(self._picks(number)):
+            pool.read_ahead(rows, fields)
 
 
-def _end(stage: ReadStage[SeededBatch], ahead: ReadAhead | None) -> None:
+def _end(stage: ReadStage[SeededBatch], watchers: Sequence[ReadAhead | Forecast]) -> None:
     stage.stop()
-    if ahead is not None:
-        ahead.stop()
+    for watcher in watchers:
+        watcher.stop()
 
 
 def _refuse_worker() -> None:

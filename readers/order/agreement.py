@@ -4,6 +4,7 @@ All ranks of torch.distributed must take part in an agreement at the same point.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from typing import Any, Literal
 import torch
 
 from readers.formats.machine import file_system_of, is_network_file_system, usable_memory
-from readers.order.order import Shuffle
-from shardspec.errors import DatasetError
-from shardspec.wording import list_some, program
+from readers.order.order import WINDOW_BLOCKS, Shuffle
+from shardspec.errors import DatasetError, UsageError
+from shardspec.wording import counted, list_some, program
 
 MEMORY_SHARE = 0.75
 """Share of this process's memory limit that the page cache is expected to keep for a dataset during training."""
@@ -38,36 +39,97 @@ class Store:
         Bytes that an epoch reads if it reads all fields.
     digest : str
         Identity of the whole dataset (`shardspec.manifest.Manifest.digest`).
+    url : str or None
+        Place of a remote dataset, whose files are in a cache at `root` when they are used.
+    shard_bytes : int
+        Bytes of the largest shard of a remote dataset.
+    cache_bytes : int
+        Bytes that its cache may hold.
     """
 
     root: Path
     bytes: int
     digest: str
+    url: str | None = None
+    shard_bytes: int = 0
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class ShuffleChoice:
-    """An order, and the reason for it."""
+    """An order, and the reason for it.
+
+    Attributes
+    ----------
+    window : int or None
+        Blocks to mix, if the cache of a remote dataset holds fewer than the order asks for.
+    """
 
     shuffle: Shuffle
     reason: str
+    window: int | None = None
 
 
 def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
     """Choose ``"full"`` if the data stay in memory on a local file system, or have no blocks; else ``"blocks"``."""
     if not has_blocks:
         return ShuffleChoice("full", "the dataset has no blocks")
+    if _is_remote(stores):
+        fits = max(1, min(store.cache_bytes // (2 * ranks_here() * max(1, store.shard_bytes)) for store in stores))
+        window = fits if fits < WINDOW_BLOCKS else None
+        cached = f", and its cache holds {2 * fits} shards for each rank" if window else ""
+        return ShuffleChoice("blocks", f"the dataset is in a store{cached}", window)
     residence = find_residence(stores)
     return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
 
 
-def choose_apart() -> ShuffleChoice:
+def choose_apart(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
     """Choose for ranks that cannot communicate, and whose memory and mounts may differ."""
+    if _is_remote(stores):
+        return choose_shuffle(stores, has_blocks)
     return ShuffleChoice(
         "full",
         "the same on all ranks, which cannot communicate because rank and world_size were given: "
         "set shuffle='blocks' for data larger than memory",
     )
+
+
+def _is_remote(stores: Sequence[Store]) -> bool:
+    return bool(stores) and all(store.url is not None for store in stores)
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this machine, which share a cache, as torchrun and Lightning tell it; else 1."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(told)) if told.isdecimal() else 1
+
+
+def check_cache(stores: Sequence[Store], window: int) -> None:
+    """Raise `UsageError` if a cache does not hold what the ranks of this machine mix in the order ``"blocks"``."""
+    for store in stores:
+        needed = ranks_here() * (window + 1) * store.shard_bytes
+        if store.url is not None and store.cache_bytes < needed:
+            raise UsageError(
+                option="cache_size",
+                expected=f"{needed} bytes or more, for {window + 1} of the largest shards of {store.url} for each of "
+                f"{counted(ranks_here(), 'rank')}",
+                found=store.cache_bytes,
+                hint=f"increase it, or mix fewer shards than window={window}",
+            )
+
+
+def warn_of_small_cache(stores: Sequence[Store], shuffle: str | bool) -> None:
+    """Log a warning if an order reads all shards of a remote dataset all the time, and the cache does not hold them."""
+    for store in stores:
+        if store.url is not None and store.bytes > store.cache_bytes and shuffle not in ("blocks", False):
+            _log.warning(
+                "The order %r reads all shards of %s all the time, and the cache holds %s of %s: shards are downloaded "
+                "again and again. Use shuffle='blocks' or a larger cache_size.",
+                shuffle,
+                store.url,
+                _giga(store.cache_bytes),
+                _giga(store.bytes),
+            )
 
 
 def announce(choice: ShuffleChoice) -> None:
@@ -87,7 +149,7 @@ class Residence:
     memory : int or None
         Bytes that the page cache may keep (`MEMORY_SHARE`); None if unknown.
     network : tuple of str
-        ``"nfs4 at /data"`` for every network file system that holds a store.
+        ``"nfs4 at /data"`` for every network file system that holds a store, and the URL of every remote dataset.
     """
 
     bytes: int
@@ -101,7 +163,7 @@ class Residence:
 
     def __str__(self) -> str:
         if self.network:
-            return f"it is on a network file system ({', '.join(self.network)})"
+            return f"it is on a network ({', '.join(self.network)})"
         if self.memory is None:
             return f"it is on a local file system, and the amount of memory is not known ({_giga(self.bytes)} of data)"
         verb = "fit into" if self.in_memory else "are more than"
@@ -113,7 +175,8 @@ class Residence:
 
 def find_residence(stores: Sequence[Store]) -> Residence:
     """Examine the stores' file systems and this process's memory."""
-    network = []
+    network: list[str] = []
+    network += dict.fromkeys(store.url for store in stores if store.url is not None)
     for root in dict.fromkeys(store.root for store in stores):
         place, kind = file_system_of(root)
         if is_network_file_system(kind):

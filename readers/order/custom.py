@@ -82,6 +82,7 @@ class CustomOrder:
             "seed": self.seed,
             "shuffle": self.name,
             "window": None,
+            "lanes": None,
             "rows": sequence.digest(),
         }
 

@@ -29,7 +29,7 @@ MIN_BLOCK_ROWS = 64
 """Smaller units of a format are joined until a block has this many rows."""
 
 _SIZING_CHUNK = 1 << 14
-_DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG = range(4)
+_DRAW_TAG, _BLOCK_TAG, _WINDOW_TAG, _FULL_TAG, _LANE_TAG = range(5)
 _REPEAT_TAG = 0x726570656174
 _SHARES_LEVEL = -1
 _MIX_TAG = 0x6D6978
@@ -98,9 +98,12 @@ class Blocks:
         Rows of each stretch.
     block_rows : int array, (S,)
         Rows of each block in the stretch, 1 or more; its last block may be shorter.
+    whole : bool
+        Whether blocks are whole shards of a remote dataset, which are downloaded before they are read.
     """
 
-    def __init__(self, stretch_rows: IntArray, block_rows: IntArray) -> None:
+    def __init__(self, stretch_rows: IntArray, block_rows: IntArray, whole: bool = False) -> None:
+        self.whole = whole
         self._block_rows = block_rows
         self._row_ends = np.cumsum(stretch_rows)
         self._row_starts = self._row_ends - stretch_rows
@@ -120,13 +123,18 @@ class Blocks:
         return start, np.minimum(start + step, self._row_ends[stretch])
 
     @classmethod
-    def of_shards(cls, shards: Iterable[Shard]) -> "Blocks":
-        """Return the blocks of a dataset: the units of each shard, joined until a block has `MIN_BLOCK_ROWS`."""
+    def of_shards(cls, shards: Iterable[Shard], whole: bool = False) -> "Blocks":
+        """Return the blocks of a dataset: the units of each shard, joined until a block has `MIN_BLOCK_ROWS`.
+
+        With `whole`, each shard is a block.
+        """
         pairs = [
-            (s.samples, min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows)) for s in shards if s.samples
+            (s.samples, s.samples if whole else min(s.samples, -(-MIN_BLOCK_ROWS // s.block_rows) * s.block_rows))
+            for s in shards
+            if s.samples
         ]
         table = np.array(pairs, np.int64).reshape(-1, 2)
-        return cls(table[:, 0], table[:, 1])
+        return cls(table[:, 0], table[:, 1], whole)
 
     @classmethod
     def even(cls, rows: int, block_rows: int = MIN_BLOCK_ROWS) -> "Blocks":
@@ -208,6 +216,11 @@ class Order:
     shares : MixtureShares or None
         Shares of a mixture: ``"full"`` reads each dataset's share. Weighted draws and False, the order of the rows,
         ignore them.
+    lanes : int or None
+        For ``"blocks"`` of whole shards: the sequence alternates between this many lanes, each of which reads its own
+        blocks. With as many ranks as lanes, or a divisor of that number, each rank reads the shards of its lanes only.
+        None until it is known: the number of ranks that begin the first epoch (the canonical nodes of MosaicML
+        Streaming). A resume keeps it, so that another number of ranks sees the same samples.
     """
 
     samples: int
@@ -218,6 +231,7 @@ class Order:
     weights: npt.NDArray[np.float64] | None = None
     draws: int | None = None
     shares: MixtureShares | None = None
+    lanes: int | None = None
     _cumulative: npt.NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -265,9 +279,16 @@ class Order:
         """Return the number of samples of an epoch, the same for all epochs."""
         return len(self)
 
-    def with_shuffle(self, shuffle: Shuffle, seed: int) -> "Order":
-        """Return the same order with another shuffle and seed."""
-        return replace(self, shuffle=shuffle, seed=seed)
+    def with_shuffle(self, shuffle: Shuffle, seed: int, window: int | None = None, lanes: int | None = None) -> "Order":
+        """Return the same order with another shuffle and seed, and another window and lanes if they are given."""
+        window, lanes = window or self.window, lanes or self.lanes
+        return replace(self, shuffle=shuffle, seed=seed, window=window, lanes=lanes)
+
+    @property
+    def has_lanes(self) -> bool:
+        """True if the order has lanes, whose number may not be known yet."""
+        in_blocks = self.shuffle == "blocks" and self.weights is None
+        return in_blocks and self.blocks is not None and self.blocks.whole
 
     def epoch(self, epoch: int) -> "EpochOrder":
         """Return the sequence of one epoch."""
@@ -283,6 +304,7 @@ class Order:
             "seed": self.seed,
             "shuffle": self.name,
             "window": self.window if self.shuffle == "blocks" and self.weights is None else None,
+            "lanes": self.lanes if self.has_lanes else None,
         }
 
 
@@ -293,9 +315,11 @@ class EpochOrder:
         self.order = order
         self.epoch = epoch
         self._full = Permutation(len(order), order.seed, epoch, _FULL_TAG)
-        self._windows: _Windows | None = None
-        if order.shuffle == "blocks" and order.weights is None and order.blocks is not None:
-            self._windows = _Windows(order.blocks, order.window, order.seed, epoch)
+        self._lanes: list[_Windows | _Lane] = []
+        if order.has_lanes:
+            self._lanes = [_Lane(order, epoch, lane) for lane in range(order.lanes or 1)]
+        elif order.shuffle == "blocks" and order.weights is None and order.blocks is not None:
+            self._lanes = [_Windows(order.blocks, order.window, order.seed, epoch)]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -314,13 +338,24 @@ class EpochOrder:
             heights = np.minimum(unit * total, np.nextafter(total, 0))  # the product may round up to the total
             rows = np.searchsorted(order._cumulative, heights, side="right")
             return Picks(rows.astype(np.int64), draws, self.epoch)
-        if self._windows is not None:
-            return Picks(self._windows.at(positions), seeds, self.epoch)
+        if self._lanes:
+            return Picks(self._in_lanes(positions), seeds, self.epoch)
         places = self._full(positions) if order.shuffle else positions
         if order.shares is None or not order.shuffle:
             return Picks(places, seeds, self.epoch)
         rows, cycles = order.shares.rows(places, self.epoch)
         return Picks(rows, seeds, self.epoch).again(cycles, _SHARES_LEVEL)
+
+    def _in_lanes(self, positions: IntArray) -> IntArray:
+        """Return the rows at some positions: position p is the place p // L of lane p % L, of L lanes."""
+        if len(self._lanes) == 1:
+            return self._lanes[0].at(positions)
+        places, lanes = np.divmod(positions, len(self._lanes))
+        rows = np.empty(len(positions), np.int64)
+        for lane in np.unique(lanes).tolist():
+            chosen = lanes == lane
+            rows[chosen] = self._lanes[lane].at(places[chosen])
+        return rows
 
 
 class _Windows:
@@ -382,6 +417,55 @@ class _Windows:
         rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [places])
         mixed = Permutation(len(rows), *self._words, _WINDOW_TAG, number)
         self._rows: IntArray = rows[mixed(np.arange(len(rows)))]
+
+
+class _Lane:
+    """A lane of the order ``"blocks"`` of whole shards, in one epoch. Holds the rows of one window at a time.
+
+    The permuted shards, one after the other, are cut into lanes of equal length. Every second lane is read backwards, so
+    that two lanes read the shard between them at the same time, and a machine that reads both downloads it once. The
+    first windows have 1, 1, 2, 4, … shards, so that the first batch waits for a single download.
+    """
+
+    def __init__(self, order: Order, epoch: int, lane: int) -> None:
+        blocks, lanes = order.blocks, order.lanes or 1
+        assert blocks is not None
+        permuted = Permutation(len(blocks), order.seed, epoch, _BLOCK_TAG)(np.arange(len(blocks)))
+        starts, stops = blocks.bounds(permuted)
+        ends = np.cumsum(stops - starts)
+        low = lane * (blocks.rows // lanes) + min(lane, blocks.rows % lanes)
+        high = low + (blocks.rows + lanes - 1 - lane) // lanes
+        first, last = int(np.searchsorted(ends, low, side="right")), int(np.searchsorted(ends, high)) + 1
+        starts = np.maximum(starts, stops - (ends - low))[first:last]
+        stops = np.minimum(stops, stops - (ends - high))[first:last]
+        step = -1 if lane % 2 else 1
+        self._starts, self._stops = starts[::step], stops[::step]
+        edges = [0, 1]
+        while edges[-1] < len(starts):
+            edges.append(edges[-1] + min(edges[-1], order.window))
+        self._edges = edges
+        sizes = np.cumsum(np.append(0, self._stops - self._starts))
+        self._begins = sizes[np.minimum(edges, len(starts))]
+        self._words = (order.seed, epoch, _LANE_TAG, lane)
+        self._number, self._rows = -1, np.empty(0, np.int64)
+
+    def at(self, places: IntArray) -> IntArray:
+        """Return the rows at some places of this lane."""
+        windows = np.searchsorted(self._begins, places, side="right") - 1
+        out = np.empty(len(places), np.int64)
+        for number in np.unique(windows).tolist():
+            self._load(number)
+            chosen = windows == number
+            out[chosen] = self._rows[places[chosen] - self._begins[number]]
+        return out
+
+    def _load(self, number: int) -> None:
+        if number == self._number:
+            return
+        some = slice(self._edges[number], self._edges[number + 1])
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(self._starts[some], self._stops[some], strict=True)])
+        mixed = Permutation(len(rows), *self._words, number)
+        self._number, self._rows = number, rows[mixed(np.arange(len(rows)))]
 
 
 def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from operator import index
 from typing import Any
@@ -78,8 +78,14 @@ class EpochProgress:
     def decide(self, choice: ShuffleChoice) -> None:
         """Use a chosen order."""
         if isinstance(self.order, Order):
-            self.order = self.order.with_shuffle(choice.shuffle, self.order.seed)
+            self.order = self.order.with_shuffle(choice.shuffle, self.order.seed, choice.window)
         self.undecided, self.reason = False, choice.reason
+        self._settle_lanes()
+
+    def _settle_lanes(self) -> None:
+        """Give an order with lanes as many as there are ranks now, unless it has a number, or a state had one."""
+        if not self.undecided and isinstance(self.order, Order) and self.order.has_lanes and self.order.lanes is None:
+            self.order = replace(self.order, lanes=self.cut.world_size)
 
     @property
     def shuffle(self) -> str | bool:
@@ -97,6 +103,7 @@ class EpochProgress:
         unused_again : bool
             Whether an epoch that was begun but never used (`use`) is begun again instead of the next one.
         """
+        self._settle_lanes()
         if self.running is not None:
             onward = self._used or not unused_again
         else:
@@ -203,8 +210,11 @@ class EpochProgress:
         if not isinstance(state, Mapping):
             raise UsageError(option="state", expected="a result of state_dict()", found=shorten(state))
         order, undecided, reason = self.order, self.undecided, self.reason
+        if isinstance(order, Order) and isinstance(state.get("lanes"), int):
+            order = replace(order, lanes=state["lanes"])
         if self._auto and isinstance(order, Order) and state.get("shuffle") in ("full", "blocks"):
-            order, undecided = order.with_shuffle(state["shuffle"], order.seed), False
+            window = state.get("window") if order.blocks is not None and order.blocks.whole else None
+            order, undecided = order.with_shuffle(state["shuffle"], order.seed, window), False
             reason = "as in the state that was loaded"
         elif self._auto and state.get("shuffle") == "auto":
             undecided = True
@@ -288,4 +298,4 @@ class Resumable:
 
 def _order_state(order: Order | CustomOrder, undecided: bool, epoch: Any) -> dict[str, int | str | bool | None]:
     """Return the state that a resume compares, in which an undecided order is called ``"auto"``."""
-    return order.state(epoch) | ({"shuffle": "auto", "window": None} if undecided else {})
+    return order.state(epoch) | ({"shuffle": "auto", "window": None, "lanes": None} if undecided else {})

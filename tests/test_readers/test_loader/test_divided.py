@@ -70,7 +70,7 @@ def test_the_last_batch_is_divided_further(dataset: Path, threads: int, parts: l
     rows, pace = open_dataset(dataset), Pace()
     pace.sample_s = 0.01
     picks: Any = lambda number: Picks(np.arange(20), np.zeros(20, np.uint64), 0)  # noqa: E731 -- of BatchPicks, the call
-    work = BatchWork(rows, rows.layout, picks, Ring(20, 1), False, None, threads=threads, pace=pace, last=2)
+    work = BatchWork(rows, rows.layout, picks, Ring(20, 1), False, threads=threads, pace=pace, last=2)
     made = [work(number) for number in range(3)]
     assert [len(job.parts) if isinstance(job, Divided) else 0 for job in made] == parts
 

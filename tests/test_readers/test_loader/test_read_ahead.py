@@ -93,7 +93,7 @@ def test_the_rows_of_a_dataset_come(tmp_path):
     drop(images)
     dataset = open_dataset(path, fields=["image"])
     rows = np.array([60, 2, 33])
-    dataset.read_ahead(Picks(rows, np.zeros(3, np.uint64), 0))
+    dataset.pool.read_ahead(rows, ["image"])
     wanted = np.zeros(len(pages(images)), bool)
     for row in rows:
         begin = 128 + row * row_bytes
@@ -129,15 +129,14 @@ def test_batches_are_the_same(tmp_path, format, codec):
             assert torch.equal(a["landmarks"], b["landmarks"])
 
 
-def test_views_read_ahead_in_their_base(raw_path, monkeypatch):
-    asked: list[int] = []
+def test_views_locate_rows_in_their_base(raw_path):
     dataset = open_dataset(raw_path, fields=["image", "label"])
-    monkeypatch.setattr(type(dataset.pool), "read_ahead", lambda self, rows, fields: asked.extend(rows.tolist()))
     for view in (dataset, dataset.subset([5, 3, 40]), MixedDataset([dataset.subset([1, 2]), dataset.subset([50])])):
-        asked.clear()
         picks = Picks(np.arange(len(view)), np.zeros(len(view), np.uint64), 0)
-        view.read_ahead(picks)
-        assert sorted(asked) == sorted(view.origins(picks).rows.tolist())
+        found = list(view.locate(picks))
+        assert {located.pool for located in found} == {dataset.pool}
+        assert np.concatenate([located.rows for located in found]).tolist() == view.origins(picks).rows.tolist()
+        assert {located.fields for located in found} == {("image", "label")}
 
 
 def test_no_more_than_so_many_batches_are_asked_for():
@@ -163,11 +162,11 @@ def test_errors_come_from_the_read_itself(tmp_path, monkeypatch):
     path = write_crops(tmp_path / "d", "lmdb", None)
     dataset = open_dataset(path)
 
-    def broken(self, picks):
+    def broken(self, rows, fields):
         raise RuntimeError("ahead")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(dataset), "read_ahead", broken)
+        patched.setattr(type(dataset.pool), "read_ahead", broken)
         assert len(list(Loader(dataset, 10, read_ahead=2))) == 6
     anew = open_dataset(path)
     (path / "shard-00001.lmdb").unlink()

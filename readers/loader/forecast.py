@@ -1,0 +1,112 @@
+"""Tells the stager of a remote dataset which shards the coming batches need, in the order of the epoch."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from readers.dataset.base import SampleDataset
+from readers.order.order import Picks
+from readers.staging.client import StagerClient, StagerLostError
+from readers.staging.layout import CachedLayout
+from shardspec.errors import ShardspecError
+
+_SAMPLES = 1024
+"""Samples whose shards are sent together."""
+_BATCHES = 4096
+"""Number of batches ahead of the training loop."""
+
+_numbers = count()
+
+
+class Forecast:
+    """Sends the shards of the coming batches to the stager, until they fill the cache, from a separate thread.
+
+    It is a hint: without it, or after an error, shards are downloaded when they are read.
+
+    Parameters
+    ----------
+    batches : iterator of Picks
+        The picks of this iteration's batches, and then of the next epoch's.
+    slack : int
+        Batches that may be under way: a shard is needed until that many later batches have begun.
+    """
+
+    def __init__(self, dataset: SampleDataset, batches: Iterator[Picks], slack: int) -> None:
+        self._dataset, self._batches, self._slack = dataset, batches, slack
+        self._plan = next(_numbers)
+        self._clients: dict[int, StagerClient] = {}
+        self._uses: dict[tuple[str, int], tuple[int, int]] = {}  # last batch and bytes, by dataset and part
+        self._waiting: dict[str, tuple[CachedLayout, list[Any]]] = {}  # uses that were not sent yet
+        self._samples = self._limit = 0
+        self._begun = 0
+        self._stopped = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="readers-forecast", daemon=True).start()
+
+    def begin(self, number: int) -> None:
+        """Record that a thread of the Loader begins batch `number`."""
+        with self._changed:
+            if number < self._begun:
+                return
+            self._begun = number + 1
+            self._changed.notify()
+        for client in list(self._clients.values()):
+            client.tell("at", plan=self._plan, batch=max(0, number - self._slack))
+
+    def stop(self) -> None:
+        """End the thread, once the cache is filled for the next epoch."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def withdraw(self) -> None:
+        """End the thread, and take the plan back."""
+        self.stop()
+        self._batches = iter(())
+        for client in list(self._clients.values()):
+            client.tell("unplan", plan=self._plan)
+
+    def _run(self) -> None:
+        with suppress(ShardspecError, StagerLostError):
+            for number, picks in enumerate(self._batches):
+                for pool, rows, fields in self._dataset.locate(picks):
+                    layout = pool.layout
+                    if isinstance(layout, CachedLayout):
+                        self._limit = max(self._limit, layout.limit)
+                        parts = pool.parts_of(rows, fields)
+                        self._waiting.setdefault(layout.key, (layout, []))[1].append([number, parts])
+                        self._uses |= {(layout.key, part): (number, pool.manifest.parts[part].bytes) for part in parts}
+                self._samples += len(picks)
+                while self._is_far(number):
+                    self._send()
+                    if not self._wait():
+                        return
+                if self._samples >= _SAMPLES:
+                    self._send()
+            self._send()
+
+    def _is_far(self, number: int) -> bool:
+        """Return whether batch `number` is far ahead, or the shards needed until then fill the cache."""
+        first = self._begun - self._slack
+        if number >= first + _BATCHES:
+            return True
+        if sum(size for _, size in self._uses.values()) < self._limit:
+            return False
+        self._uses = {part: use for part, use in self._uses.items() if use[0] >= first}
+        return sum(size for _, size in self._uses.values()) >= self._limit
+
+    def _wait(self) -> bool:
+        """Wait until another batch begins; return False if the iteration has ended."""
+        with self._changed:
+            return not self._stopped and self._changed.wait() and not self._stopped
+
+    def _send(self) -> None:
+        """Send the uses that were collected."""
+        for layout, uses in self._waiting.values():
+            client = layout.client()
+            self._clients[id(client)] = client
+            client.tell("plan", plan=self._plan, key=layout.key, uses=uses)
+        self._waiting.clear()
+        self._samples = 0

@@ -1,0 +1,1 @@
+"""Remote datasets: a process per machine, the stager, downloads their files to a cache folder, in the order of use."""

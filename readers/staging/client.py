@@ -1,0 +1,191 @@
+"""A process's connection to the stager of a cache folder, which is started if it does not run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+import shardspec.errors
+from readers.formats.shards import open_shards
+from readers.staging.folder import CacheFolder, read_address
+from readers.staging.server import MESSAGE_BYTES_MAX, settings
+from shardspec.errors import ShardspecError, StoreError
+
+_START_S = 60.0
+_PAUSE_S = 0.02
+_LOG_BYTES = 2000
+
+
+class StagerLostError(ConnectionError):
+    """The stager has ended, for example because it was killed."""
+
+
+class StagerClient:
+    """A connection to a stager. Thread-safe; a forked child makes its own.
+
+    A request is answered in the thread that made it. A release is done in the thread that receives it.
+    """
+
+    def __init__(self, folder: CacheFolder) -> None:
+        self.attached: dict[str, Mapping[str, Any]] = {}
+        self._connection = _connect(folder)
+        self._outbox: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._numbers = count()
+        self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
+        self.lost = False
+        for work in (self._receive_all, self._send_all):
+            Thread(target=work, name="readers-staging", daemon=True).start()
+
+    def ask(self, op: str, **message: Any) -> Any:
+        """Send a request and return its result.
+
+        Raises
+        ------
+        StagerLostError
+            If the stager ends before it answers.
+        ShardspecError
+            The error that the stager reports.
+        """
+        number = next(self._numbers)
+        answer: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._answers[number] = answer
+        self.tell(op, id=number, **message)
+        if self.lost:
+            raise StagerLostError
+        found = answer.get()
+        if found is None:
+            raise StagerLostError
+        if "error" in found:
+            kind, data = found["error"]
+            raise getattr(shardspec.errors, kind, ShardspecError)(**data)
+        return found.get("result")
+
+    def tell(self, op: str, **message: Any) -> None:
+        """Send a message that is not answered. Safe in finalisers."""
+        self._outbox.put({"op": op, **message})
+
+    def abandon(self) -> None:
+        """Close the copy of the connection in a forked child."""
+        self.lost = True
+        self._connection.close()
+
+    def _send_all(self) -> None:
+        with suppress(OSError):
+            while (message := self._outbox.get()) is not None:
+                self._connection.send_bytes(json.dumps(message).encode())
+
+    def _receive_all(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                message = json.loads(self._connection.recv_bytes(MESSAGE_BYTES_MAX))
+                if "release" in message:
+                    key, name = message["release"]
+                    open_shards.release(Path(self.attached[key]["root"]) / name)
+                elif "id" in message:
+                    self._answers.pop(message["id"]).put(message)
+        self.lost = True
+        self._outbox.put(None)
+        for answer in list(self._answers.values()):
+            answer.put(None)
+
+
+_clients: dict[Path, StagerClient] = {}
+_lock = Lock()
+
+
+def client_of(given: Path) -> StagerClient:
+    """Return this process's connection to the stager of a cache folder; a new one if the stager has ended."""
+    with _lock:
+        found = _clients.get(given)
+        if found is None or found.lost:
+            found = _clients[given] = StagerClient(CacheFolder(given))
+        return found
+
+
+def stats() -> list[Mapping[str, Any]]:
+    """Return the counts of the stagers that this process is connected to."""
+    with _lock:
+        clients = [client for client in _clients.values() if not client.lost]
+    found = []
+    for client in clients:
+        with suppress(StagerLostError):
+            found.append(client.ask("stats"))
+    return found
+
+
+def open_message(url: str, size: int | None, options: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the arguments of the request to open a dataset."""
+    return url, size, dict(options), settings()
+
+
+def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
+    try:
+        folder.make()
+    except OSError as error:
+        raise StoreError(f"The cache folder cannot be used: {error.strerror}", place=folder.root) from error
+    found = _dial(folder)
+    if found is not None:
+        return found
+    with folder.starting():
+        deadline, process = time.monotonic() + _START_S, None
+        while time.monotonic() < deadline:
+            found = _dial(folder)
+            if found is not None:
+                return found
+            if process is None or process.poll() is not None:
+                process = _start(folder)
+            time.sleep(_PAUSE_S)
+    with suppress(OSError):
+        log = folder.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+        raise StoreError(f"The stager did not start within {_START_S:g} s: {log}", place=folder.root)
+    raise StoreError(f"The stager did not start within {_START_S:g} s", place=folder.root)
+
+
+def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
+    """Return a connection to a running stager, or None."""
+    address = read_address(folder.address)
+    if address is None:
+        return None
+    try:
+        connection = Client(("127.0.0.1", address["port"]))
+        connection.send_bytes(address["token"].encode())
+        connection.recv_bytes(MESSAGE_BYTES_MAX)
+    except (OSError, EOFError):
+        return None
+    return connection
+
+
+def _start(folder: CacheFolder) -> "subprocess.Popen[bytes]":
+    """Start a stager that outlives this process and its terminal, as long as it has other clients."""
+    roots = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-P", "-m", "readers.staging", str(folder.given)]
+    with folder.log.open("wb") as log:
+        return subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
+            start_new_session=True,
+        )
+
+
+def _forget_inherited() -> None:
+    global _lock
+    _lock = Lock()
+    for client in _clients.values():
+        client.abandon()
+    _clients.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,149 @@
+"""The folder of a cache: the files of remote datasets, and which of them may be deleted."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from readers.formats.machine import file_system_of, is_network_file_system
+from shardspec.errors import ShardspecError
+from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.manifest import Manifest
+
+_NAME = "facepack"
+_TAG, _SIGNATURE = "CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55\n"
+"""Mark of a cache, by the Cache Directory Tagging Specification, which backup programs know too."""
+_SOURCE = "source.json"
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class CachedDataset:
+    """A remote dataset of which some files are in a cache.
+
+    Attributes
+    ----------
+    root : Path
+        Its folder.
+    url : str
+        The place that it was first opened from.
+    manifest : Manifest
+    files : dict of str to int
+        Sizes of the files that are present, by name.
+    """
+
+    root: Path
+    url: str
+    manifest: Manifest
+    files: dict[str, int]
+
+
+class CacheFolder:
+    """The part of a user's cache folder that belongs to this project; nothing outside of it is ever deleted.
+
+    Parameters
+    ----------
+    given : Path
+        The user's folder. On a network file system, each host has a separate part, because a file that one host deletes
+        would vanish under a program on another.
+    """
+
+    def __init__(self, given: Path) -> None:
+        existing = next((folder for folder in (given, *given.parents) if folder.exists()), given)
+        shared = is_network_file_system(file_system_of(existing)[1])
+        self.given = given
+        self.root = given / (f"{_NAME}-{socket.gethostname()}" if shared else _NAME)
+        self.datasets = self.root / "datasets"
+        self.address = self.root / "stager.json"
+        self.log = self.root / "stager.log"
+
+    def make(self) -> None:
+        """Create the folder, readable by this user only, with its mark."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.datasets.mkdir(exist_ok=True)
+        tag = self.root / _TAG
+        if not tag.exists():
+            tag.write_text(f"{_SIGNATURE}# A cache of remote datasets. `packer cache` lists and clears it.\n", "utf-8")
+
+    @property
+    def exists(self) -> bool:
+        """True if there is a cache here."""
+        try:
+            return (self.root / _TAG).read_text("utf-8").startswith(_SIGNATURE)
+        except OSError:
+            return False
+
+    def lock(self) -> FileLock:
+        """Return the lock that the stager holds while it runs."""
+        return FileLock(self.root / "stager.lock")
+
+    def starting(self) -> FileLock:
+        """Return the lock that a client holds while it starts the stager."""
+        return FileLock(self.root / "starting.lock")
+
+    def add(self, key: str, url: str, manifest: bytes) -> Path:
+        """Make the folder of a dataset, with its manifest, and return it."""
+        root = self.datasets / key
+        root.mkdir(exist_ok=True)
+        if not (root / MANIFEST_NAME).exists():
+            write(root / _SOURCE, json.dumps({"url": url}).encode())
+            write(root / MANIFEST_NAME, manifest)
+        return root
+
+    def list(self) -> Iterator[CachedDataset]:
+        """Yield the datasets, in the order of their keys."""
+        for root in sorted(self.datasets.iterdir()) if self.exists else ():
+            with suppress(OSError, ShardspecError, ValueError, KeyError):
+                manifest = Layout(root).load()
+                url = json.loads((root / _SOURCE).read_text("utf-8"))["url"]
+                yield CachedDataset(root, url, manifest, dict(present(root, manifest)))
+
+    def sweep(self) -> None:
+        """Delete partial downloads of a stager that was killed. Its lock must be held."""
+        for path in self.datasets.rglob(f"*{PARTIAL}"):
+            path.unlink(missing_ok=True)
+
+    def clear(self, dataset: CachedDataset) -> None:
+        """Delete the files of a dataset, and nothing else in its folder. The stager's lock must be held."""
+        names = [*dataset.files, MANIFEST_NAME, _SOURCE]
+        for name in names:
+            (dataset.root / name).unlink(missing_ok=True)
+        folders = {folder for name in names for folder in (dataset.root / name).parents}
+        for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+            if folder.is_relative_to(dataset.root):
+                with suppress(OSError):  # it holds something else
+                    folder.rmdir()
+
+
+def present(root: Path, manifest: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of a dataset's files that are present in full."""
+    for entry in manifest.entries:
+        with suppress(OSError):
+            if (root / entry.name).stat().st_size == entry.bytes:
+                yield entry.name, entry.bytes
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a small file that only this user can read, whole or not at all."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_address(path: Path) -> dict[str, Any] | None:
+    """Return port, token and process of a running stager, or None."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found

@@ -1,0 +1,263 @@
+"""The order in which the stager downloads files, and deletes others for them. Bookkeeping without files or threads."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_PATIENCE_S = 5.0
+"""Time after which a client that was asked to release a file is no longer waited for, since it may be stopped."""
+
+FileKey = tuple[str, str]
+"""Key of a dataset, and name of a file in its manifest."""
+
+
+@dataclass(eq=False)
+class StagedFile:
+    """A file of a remote dataset.
+
+    Attributes
+    ----------
+    bytes : int
+    state : {"absent", "fetching", "present"}
+    pins : dict of int to int
+        How often each client uses it.
+    asked : set of int
+        Clients that were asked to release it.
+    used : int
+        When it was last used: a count of requests.
+    """
+
+    key: FileKey
+    bytes: int
+    state: str = "absent"
+    pins: dict[int, int] = field(default_factory=dict)
+    asked: dict[int, float] = field(default_factory=dict)
+    used: int = 0
+
+
+@dataclass(eq=False)
+class Request:
+    """A client that waits for files, which it pins when all are present."""
+
+    client: int
+    number: int
+    files: Sequence[StagedFile]
+    pin: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """True if all files are present."""
+        return all(file.state == "present" for file in self.files)
+
+
+class Plan:
+    """The files that one loader is going to use, in order, with the numbers of the batches that use them."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self._uses: deque[tuple[int, StagedFile]] = deque()
+
+    def extend(self, batch: int, files: Iterable[StagedFile]) -> None:
+        """Add files that a batch uses, after all others."""
+        self._uses.extend((batch, file) for file in files)
+
+    def move(self, position: int) -> None:
+        """Forget the batches before `position`."""
+        self.position = max(self.position, position)
+        while self._uses and self._uses[0][0] < self.position:
+            self._uses.popleft()
+
+    def drop(self, file: StagedFile) -> None:
+        """Forget all uses of a file."""
+        self._uses = deque(use for use in self._uses if use[1] is not file)
+
+    def __iter__(self) -> Iterator[tuple[int, StagedFile]]:
+        """Yield the distance in batches and the file of every use, nearest first."""
+        for batch, file in self._uses:
+            yield batch - self.position, file
+
+
+class Fetch(NamedTuple):
+    """A file to download now, after deleting others."""
+
+    file: StagedFile
+    evicted: Sequence[StagedFile]
+
+
+class Schedule:
+    """The files in a cache, the clients that wait for some, and their plans.
+
+    A file that a client waits for comes before files that are only planned, and a near use before a far one. The file
+    that is deleted is the one whose next use is farthest away, which is the best choice for a known order (Belady 1966,
+    doi:10.1147/sj.52.0078). A file in use is never deleted; clients are asked to release files that they no longer need.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes that all files together may take.
+
+    Attributes
+    ----------
+    held : int
+        Bytes of the files that are present or being downloaded.
+    releases : list of (int, FileKey)
+        Clients to be asked to release a file. The stager sends and clears them.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.held = 0
+        self.files: dict[FileKey, StagedFile] = {}
+        self.requests: list[Request] = []
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self.releases: list[tuple[int, FileKey]] = []
+        self.served: set[int] = set()  # clients that got a file
+        self._count = 0
+
+    def add(self, key: FileKey, size: int, present: bool) -> None:
+        """Add a file of a dataset that was opened."""
+        if key not in self.files:
+            self.files[key] = StagedFile(key, size, "present" if present else "absent")
+            self.held += size if present else 0
+
+    def request(self, client: int, number: int, keys: Iterable[FileKey], pin: bool) -> Request:
+        """Add a request; `ready` returns it when its files are present."""
+        request = Request(client, number, [self.files[key] for key in keys], pin)
+        self.requests.append(request)
+        return request
+
+    def ready(self) -> list[Request]:
+        """Remove and return the requests whose files are all present, after pinning these."""
+        found = [request for request in self.requests if request.is_ready]
+        for request in found:
+            self.requests.remove(request)
+            self._count += 1
+            self.served.add(request.client)
+            for file in request.files:
+                file.used = self._count
+                if request.pin:
+                    file.pins[request.client] = file.pins.get(request.client, 0) + 1
+                    file.asked.pop(request.client, None)
+        return found
+
+    def free(self, client: int, keys: Iterable[FileKey]) -> None:
+        """Undo one pin of some files."""
+        for key in keys:
+            file = self.files.get(key)
+            if file is not None and client in file.pins:
+                file.pins[client] -= 1
+                if not file.pins[client]:
+                    del file.pins[client]
+                    file.asked.pop(client, None)
+
+    def forget(self, client: int) -> None:
+        """Remove everything of a client that has ended."""
+        self.requests = [request for request in self.requests if request.client != client]
+        self.plans = {key: plan for key, plan in self.plans.items() if key[0] != client}
+        self.served.discard(client)
+        for file in self.files.values():
+            file.pins.pop(client, None)
+            file.asked.pop(client, None)
+
+    def next(self, now: float) -> Fetch | None:
+        """Return the download to start now, and mark it as begun; None if there is none, or no room yet.
+
+        If files in use must go for it, their clients are added to `releases`.
+        """
+        next_use = self._next_uses()
+        first = self.requests[0].files if self.requests else ()
+        for request in self.requests:
+            for file in request.files:
+                if file.state == "absent":
+                    return self._fetch(file, -1.0, next_use, first, now)
+        waiting = {request.client for request in self.requests}
+        if waiting - self.served:  # the first file of a client gets the whole link
+            return None
+        planned = sorted((use for use in next_use.items() if use[0].state == "absent"), key=lambda use: use[1])
+        return self._fetch(planned[0][0], planned[0][1], next_use, first, now) if planned else None
+
+    def _next_uses(self) -> dict[StagedFile, float]:
+        """Return the distance of the next use of every planned file, in the order of the plans."""
+        found: dict[StagedFile, float] = {}
+        for plan in self.plans.values():
+            for distance, file in plan:
+                if distance < found.get(file, math.inf):
+                    found[file] = distance
+        return found
+
+    def _fetch(
+        self,
+        file: StagedFile,
+        distance: float,
+        next_use: dict[StagedFile, float],
+        kept: Sequence[StagedFile],
+        now: float,
+    ) -> Fetch | None:
+        """Return the download of a file for which others with a later use are deleted, if that makes enough room."""
+        lacking = self.held + file.bytes - self.limit
+        evicted: list[StagedFile] = []
+        promised = False
+        for other in self._later(distance, next_use, kept) if lacking > 0 else ():
+            if not other.pins:
+                evicted.append(other)
+            elif self._ask(other, now):
+                promised = True
+            else:
+                continue
+            lacking -= other.bytes
+            if lacking <= 0:
+                break
+        if promised or lacking > 0:
+            return None
+        for other in evicted:
+            self.lose(other)
+        file.state = "fetching"
+        self.held += file.bytes
+        return Fetch(file, evicted)
+
+    def _later(
+        self, distance: float, next_use: dict[StagedFile, float], kept: Sequence[StagedFile]
+    ) -> list[StagedFile]:
+        """Return the files that may be deleted for one with its next use at `distance`, the best choice first."""
+        later = [
+            file
+            for file in self.files.values()
+            if file.state == "present" and next_use.get(file, math.inf) > distance and file not in kept
+        ]
+        return sorted(later, key=lambda file: (-next_use.get(file, math.inf), file.used))
+
+    def _ask(self, file: StagedFile, now: float) -> bool:
+        """Ask the users of a file to release it; return False if one of them does not answer."""
+        for client in file.pins:
+            if client not in file.asked:
+                file.asked[client] = now
+                self.releases.append((client, file.key))
+        return all(now - since < _PATIENCE_S for since in file.asked.values())
+
+    def finish(self, file: StagedFile, present: bool) -> None:
+        """Record the end of a download."""
+        file.state = "present" if present else "absent"
+        self.held -= 0 if present else file.bytes
+        self._count += 1
+        file.used = self._count
+
+    def lose(self, file: StagedFile) -> None:
+        """Record that a file is no longer there: it was deleted, to make room or by a user."""
+        if file.state == "present":
+            file.state = "absent"
+            self.held -= file.bytes
+
+    def drop_plans(self, file: StagedFile) -> None:
+        """Do not download a file until it is requested."""
+        for plan in self.plans.values():
+            plan.drop(file)
+
+    def evict_one(self) -> StagedFile | None:
+        """Remove the file that is best deleted and not in use; None if there is none."""
+        kept = self.requests[0].files if self.requests else ()
+        found = next((file for file in self._later(-1.0, self._next_uses(), kept) if not file.pins), None)
+        if found is not None:
+            self.lose(found)
+        return found

@@ -1,0 +1,383 @@
+"""The stager: a process that downloads the files of remote datasets to a cache folder for all processes of a machine.
+
+Clients (`readers.staging.client`) send JSON over a loopback connection. Only this process uses the client library of
+object stores, and it never forks. It ends soon after its last client, however that client ends.
+"""
+
+import errno
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Condition, RLock, Thread
+from typing import Any
+
+from filelock import Timeout
+
+from readers.staging.folder import PARTIAL, CacheFolder, write
+from readers.staging.schedule import FileKey, Plan, Schedule, StagedFile
+from shardspec.entries import FileEntry
+from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError
+from shardspec.layout import MANIFEST_NAME
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.stores import Store
+
+FETCHERS = 4
+"""Downloads at a time. Four streams fill the link of one store."""
+SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
+"""Prefixes of the environment variables from which stores take their settings. A client sends its own."""
+MESSAGE_BYTES_MAX = 1 << 26
+_LINGER_S = 1.0
+"""Time without clients after which the stager ends. A script often opens several datasets one after the other."""
+_FIRST_CLIENT_S = 60.0
+_TICK_S = 1.0
+_KEY_LENGTH = 32
+_FREE_SHARE = 0.9
+_ATTEMPTS = 2
+
+
+class Dataset:
+    """A remote dataset that some client has opened."""
+
+    def __init__(self, store: Store, key: str, root: Path, manifest: Manifest) -> None:
+        self.store, self.key, self.root = store, key, root
+        self.entries: Mapping[str, FileEntry] = {entry.name: entry for entry in manifest.entries}
+        self.parts = [[entry.name for entry in part.files] for part in manifest.parts]
+        self.largest = max((sum(entry.bytes for entry in part.files) for part in manifest.parts), default=0)
+
+
+class Stager:
+    """State of the stager. All methods but those that download are called with `changed` held."""
+
+    def __init__(self, folder: CacheFolder) -> None:
+        self.folder = folder
+        self.changed = Condition(RLock())
+        self.datasets: dict[str, Dataset] = {}
+        self.schedule = Schedule()
+        self.outboxes: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
+        self.counts: Counter[str] = Counter()
+        self.sizes: dict[int, int] = {}  # the cache size that each client wants
+        self.roots: dict[str, Path] = {}  # of all cached datasets, including those that nobody has opened
+        self._opening = RLock()
+        for cached in folder.list():
+            self.roots[cached.root.name] = cached.root
+            for name, size in cached.files.items():
+                self.schedule.add((cached.root.name, name), size, present=True)
+
+    # Messages of clients.
+
+    def open(self, client: int, url: str, size: int | None, options: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+        """Open a dataset by its URL; return its key, folder and the bytes that the cache may hold."""
+        with self._opening:  # not `changed`, because a request may take minutes
+            _adopt(env)
+            store = Store(url, options)
+            try:
+                data = store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
+            except FileNotFoundError:
+                raise NotADatasetError(
+                    place=url, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none"
+                ) from None
+        manifest = Manifest.loads(data, store.place(MANIFEST_NAME))
+        key = hashlib.sha256(data).hexdigest()[:_KEY_LENGTH]
+        with self.changed:
+            root = self.folder.add(key, url, data)
+            dataset = Dataset(store, key, root, manifest)
+            limit = self._free_bytes() if size is None else size
+            if limit < 2 * dataset.largest:
+                raise UsageError(
+                    option="cache_size",
+                    expected=f"{2 * dataset.largest} bytes or more, for two of the largest shards of {url}",
+                    found=limit if size is not None else f"{limit} bytes of free disk",
+                )
+            self.datasets[key], self.roots[key] = dataset, root
+            for entry in manifest.entries:
+                self.schedule.add((key, entry.name), entry.bytes, present=False)
+            self.sizes[client] = limit
+            self.schedule.limit = max(self.sizes.values())
+        return self.attach(key)
+
+    def attach(self, key: str) -> Any:
+        """Return what `open` returned for a dataset that is open; None if it is not."""
+        with self.changed:
+            dataset = self.datasets.get(key)
+            if dataset is None:
+                return None
+            return {"key": key, "root": str(dataset.root), "limit": self.schedule.limit, "largest": dataset.largest}
+
+    def stats(self) -> Any:
+        """Return counts since the start of this process."""
+        with self.changed:
+            return {**self.counts, "held": self.schedule.held, "limit": self.schedule.limit}
+
+    def act(self, client: int, message: Mapping[str, Any]) -> None:
+        """Act on a message that is answered later or not at all."""
+        kind, key = message["op"], message.get("key", "")
+        with self.changed:
+            if kind == "get":
+                files = [(key, name) for name in message["names"]]
+                self._notice_deleted(files)
+                request = self.schedule.request(client, message["id"], files, message["pin"])
+                self.counts["hits" if request.is_ready else "waits"] += 1
+                self._answer_ready()
+            elif kind == "free":
+                self.schedule.free(client, [(key, name) for name in message["names"]])
+            elif kind == "plan":
+                plan = self.schedule.plans.setdefault((client, message["plan"]), Plan())
+                dataset = self.datasets[key]
+                for batch, parts in message["uses"]:
+                    names = [name for part in parts for name in dataset.parts[part]]
+                    plan.extend(batch, [self.schedule.files[key, name] for name in names])
+            elif kind == "at":
+                plan = self.schedule.plans.get((client, message["plan"]), Plan())
+                plan.move(message["batch"])
+            elif kind == "unplan":
+                self.schedule.plans.pop((client, message["plan"]), None)
+            self.changed.notify_all()
+
+    def forget(self, client: int) -> None:
+        """Remove everything of a client that has ended."""
+        with self.changed:
+            self.schedule.forget(client)
+            self.outboxes.pop(client, None)
+            self.sizes.pop(client, None)
+            self.changed.notify_all()
+
+    def _notice_deleted(self, files: Iterable[FileKey]) -> None:
+        """Notice files that a user has deleted."""
+        for key in files:
+            file = self.schedule.files[key]
+            if file.state == "present" and not self._path(key).exists():
+                self.schedule.lose(file)
+
+    def _path(self, key: FileKey) -> Path:
+        return self.roots[key[0]] / key[1]
+
+    def _free_bytes(self) -> int:
+        """Return the size of the cache if no client gave one: most of what the disk has left, with what is cached."""
+        status = os.statvfs(self.folder.root) if hasattr(os, "statvfs") else None
+        free = status.f_bavail * status.f_frsize if status is not None else 1 << 40
+        return int(_FREE_SHARE * free) + self.schedule.held
+
+    # Downloads.
+
+    def fetch_forever(self) -> None:
+        """Download one file after the other."""
+        while True:
+            with self.changed:
+                found = self.schedule.next(time.monotonic())
+                for client, (key, name) in self.schedule.releases:
+                    self._send(client, {"release": [key, name]})
+                self.schedule.releases.clear()
+                if found is None:
+                    self.changed.wait(_TICK_S)
+                    continue
+                for file in found.evicted:
+                    self._delete(file)
+                dataset = self.datasets[found.file.key[0]]
+            error: ShardspecError | None = None
+            try:
+                self._download(dataset, dataset.entries[found.file.key[1]])
+            except ShardspecError as raised:
+                error = raised
+            except Exception as raised:
+                error = StoreError(f"{type(raised).__name__}: {raised}", place=dataset.store.place(found.file.key[1]))
+            with self.changed:
+                self.schedule.finish(found.file, error is None)
+                if error is not None:
+                    self._fail(found.file, error)
+                self._answer_ready()
+                self.changed.notify_all()
+
+    def _download(self, dataset: Dataset, entry: FileEntry) -> None:
+        """Download a file, and compare its size and digest. A wrong one is downloaded again, once."""
+        for _ in range(_ATTEMPTS):
+            begin = time.monotonic()
+            try:
+                found = self._write(dataset, entry)
+            except FileNotFoundError:
+                raise StoreError(
+                    place=dataset.store.place(entry.name),
+                    expected=f"an object of {entry.bytes} bytes",
+                    found="none",
+                    hint="the dataset may have been replaced: open it again",
+                ) from None
+            with self.changed:
+                self.counts["fetched_bytes"] += entry.bytes
+                self.counts["fetched_files"] += 1
+                self.counts["fetching_ms"] += int(1000 * (time.monotonic() - begin))
+            if found == (entry.bytes, entry.sha256):
+                return
+        raise ShardCorruptError(
+            place=dataset.store.place(entry.name),
+            expected=f"{entry.bytes} bytes with SHA-256 {entry.sha256}",
+            found=f"{found[0]} bytes with {found[1]}, {_ATTEMPTS} times",
+            hint="the file or the manifest has changed since packing",
+        )
+
+    def _write(self, dataset: Dataset, entry: FileEntry) -> tuple[int, str]:
+        """Download a file to its place if size and digest are right, and return both."""
+        path = dataset.root / entry.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+        digest, size = hashlib.sha256(), 0
+        try:
+            with unfinished.open("xb", buffering=0) as file:
+                for chunk in dataset.store.chunks(entry.name):
+                    size += len(chunk)
+                    if size > entry.bytes:  # a server may send data without end
+                        break
+                    digest.update(chunk)
+                    self._append(file.write, chunk)
+                os.fsync(file.fileno())
+            found = size, digest.hexdigest()
+            if found == (entry.bytes, entry.sha256):
+                unfinished.replace(path)
+            return found
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def _append(self, append: Callable[[Any], Any], chunk: memoryview) -> None:
+        """Write a chunk; if the disk is full, delete files that are not in use, and keep the cache smaller."""
+        done = 0
+        while done < len(chunk):
+            try:
+                done += append(chunk[done:])
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                with self.changed:
+                    if not self._shrink():
+                        raise StoreError(
+                            "The disk is full, and the cache has no file that is not in use.", place=self.folder.root
+                        ) from None
+
+    def _shrink(self) -> bool:
+        """Delete a file that is not in use, and lower the limit by its size; return False if there is none."""
+        file = self.schedule.evict_one()
+        if file is not None:
+            self._delete(file)
+            self.schedule.limit = self.schedule.held
+        return file is not None
+
+    def _delete(self, file: StagedFile) -> None:
+        self.counts["evictions"] += 1
+        with suppress(OSError):  # Windows refuses it while a view of the file is left
+            self._path(file.key).unlink(missing_ok=True)
+
+    # Answers.
+
+    def _answer_ready(self) -> None:
+        for request in self.schedule.ready():
+            self._send(request.client, {"id": request.number})
+
+    def _fail(self, file: StagedFile, error: ShardspecError) -> None:
+        """Answer the requests for a file that cannot be downloaded. Plans of it are dropped, until it is requested."""
+        for request in [request for request in self.schedule.requests if file in request.files]:
+            self.schedule.requests.remove(request)
+            self._send(request.client, _failure(request.number, error))
+        self.schedule.drop_plans(file)
+
+    def _send(self, client: int, message: Mapping[str, Any]) -> None:
+        outbox = self.outboxes.get(client)
+        if outbox is not None:
+            outbox.put(message)
+
+
+def _failure(number: int, error: ShardspecError) -> Mapping[str, Any]:
+    data = {name: getattr(error, name) for name in ("problem", "option", "place", "expected", "found", "hint")}
+    return {"id": number, "error": [type(error).__name__, data]}
+
+
+def _adopt(variables: Mapping[str, str]) -> None:
+    """Set the environment variables from which a store takes its settings to those of a client."""
+    for name in settings().keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables of this process from which stores take their settings."""
+    return {name: value for name, value in os.environ.items() if name.startswith(SETTINGS)}
+
+
+def serve(given: Path) -> None:
+    """Run the stager of a cache folder until its last client has ended. Do nothing if another one runs."""
+    folder = CacheFolder(given)
+    folder.make()
+    lock = folder.lock()
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return
+    folder.sweep()
+    stager, token = Stager(folder), secrets.token_hex(16)
+    listener = Listener(("127.0.0.1", 0), backlog=64)
+    write(folder.address, json.dumps({"port": listener.address[1], "token": token, "pid": os.getpid()}).encode())
+    for work in [stager.fetch_forever] * FETCHERS + [partial(_accept, stager, listener, token)]:
+        Thread(target=work, daemon=True).start()
+    with stager.changed:
+        patience = _FIRST_CLIENT_S
+        while stager.changed.wait_for(lambda: stager.outboxes, patience):
+            stager.changed.wait_for(lambda: not stager.outboxes)
+            patience = _LINGER_S
+        folder.address.unlink(missing_ok=True)
+        os._exit(0)  # without waiting for downloads
+
+
+def _accept(stager: Stager, listener: Listener, token: str) -> None:
+    for number in count():
+        connection = listener.accept()
+        Thread(target=_converse, args=(stager, number, connection, token), daemon=True).start()
+
+
+def _converse(stager: Stager, client: int, connection: "Connection[Any, Any]", token: str) -> None:
+    """Act on the messages of one client until it ends."""
+    outbox: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+    try:
+        if not hmac.compare_digest(connection.recv_bytes(len(token)), token.encode()):
+            return
+        with stager.changed:
+            stager.outboxes[client] = outbox
+            stager.changed.notify_all()
+        outbox.put({"hello": os.getpid()})
+        Thread(target=_send_all, args=(outbox, connection), daemon=True).start()
+        while True:
+            message = json.loads(connection.recv_bytes(MESSAGE_BYTES_MAX))
+            answer = _ANSWERED.get(message["op"])
+            if answer is None:
+                stager.act(client, message)
+                continue
+            try:
+                outbox.put({"id": message["id"], "result": answer(stager, client, message)})
+            except ShardspecError as error:
+                outbox.put(_failure(message["id"], error))
+    except (EOFError, OSError):
+        pass
+    finally:
+        stager.forget(client)
+        outbox.put(None)
+        connection.close()
+
+
+def _send_all(outbox: "SimpleQueue[Mapping[str, Any] | None]", connection: "Connection[Any, Any]") -> None:
+    with suppress(OSError):
+        while (message := outbox.get()) is not None:
+            connection.send_bytes(json.dumps(message).encode())
+
+
+_ANSWERED: Mapping[str, Callable[[Stager, int, Mapping[str, Any]], Any]] = {
+    "open": lambda stager, client, message: stager.open(client, *message["args"]),
+    "attach": lambda stager, client, message: stager.attach(message["key"]),
+    "stats": lambda stager, client, message: stager.stats(),
+}
+"""Messages that are answered at once."""
