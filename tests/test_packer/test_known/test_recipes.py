@@ -1,4 +1,4 @@
-"""The recipes of docs/datasets.md, run as they stand there: from a dataset as it is published to a batch."""
+"""The recipes of docs/datasets.md, run: from a dataset as it is published to a batch."""
 
 import re
 import shlex
@@ -48,17 +48,20 @@ def code(number: int) -> str:
 
 
 def run(title: str, here: Path, run_one: Callable[..., str]) -> dict[str, str]:
-    """Run a recipe; what its commands print, by their names and what they write."""
+    """Run a recipe and return the output of its commands by their names and what they write; … is what `list` prints."""
     TREES[title](here)
-    said = {}
+    said: dict[str, str] = {}
+    printed: list[str] = []
     for command, *words in recipe(title):
+        if command == "build":
+            table, out, *options = words
+            assert [table, "OUT"] == printed[:2]
+            assert options in (printed[2:], ["…"])
+            words = [table, out, *printed[2:]]
         inline = ["--engine", "inline"] if command in ("build", "split") else []
-        said[f"{command} {words[1]}"] = run_one(command, *words, *inline, "--quiet")
-    builds = [words for command, *words in recipe(title) if command == "build"]
-    printed = [
-        shlex.split(text.split("; to pack it: packer build ")[1]) for name, text in said.items() if "list" in name
-    ]
-    assert [[*words[:1], "OUT", *words[2:]] for words in builds] == printed
+        text = said[f"{command} {words[1]}"] = run_one(command, *words, *inline, "--quiet")
+        if command == "list":
+            printed = shlex.split(text.split("; to pack it: packer build ")[1])
     return said
 
 
