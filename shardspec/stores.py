@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from shardspec.errors import StoreError, UsageError
+from shardspec.layout import is_url
 from shardspec.registry import import_target
 from shardspec.wording import LONG, cut, shorten
 
@@ -132,8 +133,8 @@ class Store:
 
     def list(self) -> Iterator[StoredObject]:
         """Yield all objects in the order of the UTF-8 bytes of their names."""
-        with self._reporting(""):
-            found = [_stored(meta) for page in self._client.list(self._store) for meta in page]
+        with self._reporting(""):  # the web pages of some stores make an empty object for the place itself
+            found = [_stored(meta) for page in self._client.list(self._store) for meta in page if meta["path"]]
         yield from sorted(found, key=lambda one: one.name.encode())
 
     def read(self, name: str, most: int) -> bytes:
@@ -425,6 +426,35 @@ def _profile() -> dict[str, str]:
         "endpoint_url": "endpoint",
     }
     return {names[key]: value for key, value in found.items() if key in names}
+
+
+def names_store(place: str | os.PathLike[str]) -> bool:
+    """Return whether an argument is the URL of a store, and not a path or a ``file://`` URL."""
+    return isinstance(place, str) and is_url(local_path(place))
+
+
+def writable_store(out: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Store | Hub | None:
+    """Return the store of an output's URL, or None for a path or a ``file://`` URL.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        See `Store`.
+
+    Raises
+    ------
+    UsageError
+        If it is the URL of a web server, or invalid.
+    MissingDependencyError
+        If the client library is not installed.
+    """
+    if not names_store(out):
+        return None
+    if str(out).startswith("http"):
+        raise UsageError(
+            option="out", expected="a folder, s3://, gs://, az:// or hf://", found=f"{shorten(str(out))}, a web server"
+        )
+    return open_store(str(out), options)
 
 
 def local_path(text: str) -> str:

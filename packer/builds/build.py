@@ -14,6 +14,7 @@ from packer.builds.result import BuildResult, check_rejects
 from packer.builds.update.compare import Comparison, Growth, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.upload import Upload
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import SAMPLING
 from packer.recipe.engines import FOR_FUNCTIONS
@@ -26,6 +27,8 @@ from packer.workspace import Workspace
 from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.stores import Hub, Store, writable_store
+from shardspec.wording import program
 
 _INSTEAD: Mapping[str, str] = {
     "config": "pass the keys of the file as arguments, **tomllib.load(file)",
@@ -62,6 +65,7 @@ def build(
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
@@ -73,10 +77,13 @@ def build(
         A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
         LMDB, RecordIO, Parquet with images inside), rows as Python dicts (paths relative to the current folder), or an
         object with ``list_items``.
-    out : path
-        Output folder; must be new, empty, or hold an unfinished build to resume.
+    out : path or str
+        Output folder, or the URL of a place in an object store (`shardspec.stores.Store`); must be new, empty, or hold
+        an unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
     recipe : Recipe, optional
         Replaces the recipe's options as keyword arguments.
+    storage_options : mapping, optional
+        Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -96,12 +103,14 @@ def build(
         If another process is building in the folder.
     BuildError
         If the build cannot continue. Repeat the call to resume.
+    StoreError
+        If the store refuses requests, or fails for longer than its retries last. Repeat the call to resume.
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
-    opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
+    opened, target, store, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
     check_steps(chosen, functions)
-    return run_build(opened, target, chosen, how, progress, functions)
+    return run_build(opened, target, chosen, how, progress, functions, upload=None if store is None else Upload(store))
 
 
 def detect(
@@ -156,6 +165,7 @@ def run_build(
     progress: bool | ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
+    upload: Upload | None = None,
 ) -> BuildResult:
     """List the items of a source and pack them (see `build`).
 
@@ -163,6 +173,8 @@ def run_build(
     ----------
     functions, declaration
         See `packer.builds.job.BuildJob`.
+    upload
+        See `packer.jobs.job.Job`.
     """
     listener = listener_of(progress)
     planned = plan_build(source, out, recipe, options, listener, functions, declaration)
@@ -170,7 +182,7 @@ def run_build(
         check_rejects(planned, options)
         return planned
     plan, notes, growth = planned
-    done = Job(plan, out, options, listener).run()
+    done = Job(plan, out, options, listener, upload).run()
     more: dict[str, Any] = {}
     if (totals := plan.totals) is not None:
         more = {name: getattr(totals, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
@@ -264,7 +276,7 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    opened, target, chosen, how, functions = _resolve(source, out, recipe, options)
+    opened, target, _, chosen, how, functions = _resolve(source, out, recipe, options)
 
     def compare(listing: Listing, runtime: Mapping[str, str]) -> Comparison | None:
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
@@ -277,11 +289,37 @@ def _resolve(
     out: str | os.PathLike[str],
     recipe: Recipe | None,
     options: dict[str, Any],
-) -> tuple[Source, Path, Recipe, BuildOptions, Mapping[str, Step]]:
-    """Resolve source, folder, recipe, options and functions of a call."""
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Source, Path, Store | None, Recipe, BuildOptions, Mapping[str, Step]]:
+    """Resolve source, folder, store, recipe, options and functions of a call."""
     recipe, how, functions = resolve_options(recipe, options)
-    target = output_folder(out)
-    return open_source(source, target, recipe), target, recipe, how, functions
+    store = writable_store(out, storage_options)
+    if store is None:
+        refuse_work(how)
+        target = output_folder(out)
+    elif isinstance(store, Hub):
+        raise UsageError(
+            option="out",
+            expected="a folder, s3://, gs:// or az://",
+            found=store.url,
+            hint=f"pack into a local folder, and publish it with {program()} copy",
+        )
+    elif how.grows:
+        raise UsageError(
+            option="update" if how.update else "retry_rejects",
+            expected="a dataset in a local folder",
+            found=store.url,
+            hint=f"fetch the dataset with {program()} copy",
+        )
+    else:
+        target = output_folder(f"{store.url.rpartition('/')[2]}.work" if how.work is None else how.work, "work")
+    return open_source(source, target, recipe), target, store, recipe, how, functions
+
+
+def refuse_work(options: BuildOptions) -> None:
+    """Refuse a separate folder to work in for a dataset in a local folder."""
+    if options.work is not None:
+        raise UsageError("read only if the output is a URL", option="work", hint="leave the option out")
 
 
 def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Recipe, BuildOptions, Mapping[str, Step]]:

@@ -151,6 +151,6 @@ def check_rejects(result: BuildResult, options: BuildOptions) -> None:
     if share > options.max_rejects:
         raise TooManyRejectsError(
             f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "
-            f"rejected, more than {options.max_rejects:.1%}: see {result.path / REJECTS_NAME}, or raise --max-rejects",
+            f"rejected, more than {options.max_rejects:.1%}: see {result.path}/{REJECTS_NAME}, or raise --max-rejects",
             result=result,
         )

@@ -13,6 +13,7 @@ from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
+from shardspec.layout import is_url
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def print_result(options: argparse.Namespace, result: Result) -> None:
 
 def print_made(options: argparse.Namespace, result: Any, path: str) -> None:
     """Print a result with its `path` as the user typed it, so that it fits the next command."""
-    print_result(options, dataclasses.replace(result, path=Path(path)))
+    print_result(options, dataclasses.replace(result, path=path if is_url(path) else Path(path)))
 
 
 def add_option(group: argparse._ArgumentGroup, spec: "dataclasses.Field[Any]") -> None:

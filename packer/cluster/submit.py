@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import packer
-from packer.builds.build import plan_build, resolve_options
+from packer.builds.build import plan_build, refuse_work, resolve_options
 from packer.builds.result import BuildResult
 from packer.cluster import slurm as _slurm
 from packer.cluster.agent import ENGINE
@@ -210,6 +210,7 @@ def submit(
         words = option_words({**options, **changed})
     chosen, how, functions = resolve_options(recipe, dict(options))
     target = output_folder(out)
+    refuse_work(how)
     if how.engine != ENGINE:
         raise UsageError(
             f"agents work with the {ENGINE} engine, found {how.engine}", option="engine", hint="leave the option out"

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
 from packer.jobs.stages import Workers, assemble_shards, cut_into_shards, run_tasks
 from packer.jobs.start import JobStart
+from packer.jobs.upload import Upload
 from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -24,9 +25,9 @@ from packer.workspace.agents import open_to_agents
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
-from packer.workspace.replacement import commit
+from packer.workspace.replacement import commit, make_manifest
 from shardspec.entries import Generation, Shard
-from shardspec.errors import UsageError
+from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
 
@@ -46,6 +47,8 @@ class Job:
     ----------
     out : Path
         The dataset's folder.
+    upload : Upload, optional
+        If given, the dataset belongs into a store, and `out` is only the folder to work in.
     """
 
     def __init__(
@@ -54,15 +57,18 @@ class Job:
         out: Path,
         options: BuildOptions,
         listener: ProgressListener,
+        upload: Upload | None = None,
     ) -> None:
         self.plan = plan
         self.layout = Layout(out)
         self.workspace = Workspace(out / BUILD_FOLDER).of_plan(plan.fingerprint)
         self._options = options
         self._listener = listener
+        self._upload = upload
+        self._place = out if upload is None else upload.url
         self._lock: FolderLock | None = None
         self._started_s = time.time()
-        self._start = JobStart(plan, self.layout, self.workspace, options.overwrite, listener.on_message)
+        self._start = JobStart(plan, self.layout, self.workspace, options.overwrite, listener.on_message, upload)
         here = replace(options, **_ON_THIS_HOST) if self._uses_agents else options
         self._workers = Workers(plan, self.workspace, here, listener.on_message, self._check_lock)
 
@@ -85,15 +91,20 @@ class Job:
         if self._uses_agents and (found := self._run_agents()) is not None:
             return found
         made = self._start.find_finished()
+        resumed = found_finished = True
         if made is None:
             for line in () if self._uses_agents else self.plan.settings.notes:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock:
                 made = self._start.start_or_resume()
                 if made is None:
+                    made, found_finished = self._make(), False
                     first = 2 if self._uses_agents else 1  # opening the folder to agents counts as a session
-                    return JobResult(self.layout.root, self._make(), resumed=self._start.sessions > first)
-        return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+                    resumed = self._start.sessions > first
+            if self._upload is not None:
+                with suppress(OSError):  # the user's files are in it
+                    self.layout.root.rmdir()
+        return JobResult(self._place, made, resumed, found_finished)
 
     def _run_agents(self) -> JobResult | None:
         """Have agents on the hosts of a cluster run the tasks; return the dataset if it is already finished."""
@@ -144,7 +155,7 @@ class Job:
                     noted = submit()
                     write_durably(space.array, json.dumps({**terms, **noted}).encode())
                     return None
-        return JobResult(self.layout.root, made, resumed=True, found_finished=True)
+        return JobResult(self._place, made, resumed=True, found_finished=True)
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -187,10 +198,17 @@ class Job:
                     rejects = self._options.on_error != "fail"
                     run_tasks(self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects)
                     assembly = cut_into_shards(results.assemble, self.workspace)
-            shards = assemble_shards(assembly, self._workers, self._listener)
+            shards = assemble_shards(assembly, self._workers, self._listener, self._upload)
+            self._workers.close()
+            return self._commit(assembly, shards)
+        except TooManyRejectsError:
+            if self._upload is not None:
+                self._upload.abandon()
+            raise
         finally:
             self._workers.close()
-        return self._commit(assembly, shards)
+            if self._upload is not None:
+                self._upload.close()
 
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         self._check_lock(at_once=True)
@@ -205,7 +223,11 @@ class Job:
         }
         generations = _assign_shards(contents.generations, assembly.cuts, shards)
         schema = assembly.source.schema
-        manifest = commit(self.workspace, assembly.format, schema, generations, wall_clock, contents.columns)
+        manifest = make_manifest(self.workspace, assembly.format, schema, generations, wall_clock, contents.columns)
+        if self._upload is None:
+            commit(self.workspace, manifest)
+        else:
+            manifest = self._upload.commit(manifest, self.workspace, self._listener, self._check_lock)
         assembly.source.close()
         self.workspace.remove()
         return manifest

@@ -33,8 +33,8 @@ class JobResult(Result):
 
     Attributes
     ----------
-    path : Path
-        The dataset's folder.
+    path : Path or str
+        The dataset's folder, or its URL.
     manifest : Manifest
     resumed : bool
         Whether an earlier call had done some of the work.
@@ -42,7 +42,7 @@ class JobResult(Result):
         Whether an earlier call had done all of the work, so that this one did nothing.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     resumed: bool
     found_finished: bool = False

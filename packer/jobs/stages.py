@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 from packer.assembly.plan import ShardPlan, plan_assembly, write_index
 from packer.assembly.rows import open_rows
@@ -11,6 +12,7 @@ from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Assembly, JobPlan, JobSettings, Task, TaskResults, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
+from packer.jobs.upload import Upload
 from packer.recipe.engines import ENGINES, Team
 from packer.recipe.options import BuildOptions
 from packer.recipe.resources import count_workers, has_core_to_spare
@@ -222,13 +224,16 @@ def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> Shard
     return assembly
 
 
-def assemble_shards(plan: ShardPlan, workers: Workers, listener: ProgressListener) -> tuple[Shard, ...]:
-    """Write the unfinished shards of a plan, and return all shards in order."""
+def assemble_shards(
+    plan: ShardPlan, workers: Workers, listener: ProgressListener, upload: Upload | None = None
+) -> tuple[Shard, ...]:
+    """Write the unfinished shards of a plan, and return all shards in order. Uploads may not have ended yet."""
     workspace, count = plan.workspace, len(plan.sizes)
     root = workspace.shard_folder
+    place = partial(place_shard, root) if upload is None else upload.place
     shards: dict[int, Shard] = {}
     plan.staging.mkdir(exist_ok=True)
-    placed = map_files(root, lambda number: place_shard(root, plan.published(number)), range(count))
+    placed = map_files(root, lambda number: place(plan.published(number)), range(count))
     for number, shard in enumerate(placed):
         if shard is not None:
             shards[number] = shard
@@ -241,7 +246,7 @@ def assemble_shards(plan: ShardPlan, workers: Workers, listener: ProgressListene
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
-                shard = place_shard(root, plan.published(number))
+                shard = place(plan.published(number))
                 if shard is None:
                     raise BuildError(
                         place=plan.published(number),

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from packer.jobs.plan import JobPlan
+from packer.jobs.upload import Upload
 from packer.workspace import Workspace, append_line
 from packer.workspace.agents import close_to_agents
 from packer.workspace.disk_list import Reiterable
@@ -32,6 +33,8 @@ class JobStart:
         Whether the plan may replace another dataset in the folder.
     on_message : callable
         Called with lines for the user.
+    upload : Upload or None
+        If given, the dataset belongs into a store, and the folder holds only the workspace.
 
     Attributes
     ----------
@@ -40,7 +43,13 @@ class JobStart:
     """
 
     def __init__(
-        self, plan: JobPlan, layout: Layout, space: Workspace, overwrite: bool, on_message: Callable[[str], None]
+        self,
+        plan: JobPlan,
+        layout: Layout,
+        space: Workspace,
+        overwrite: bool,
+        on_message: Callable[[str], None],
+        upload: Upload | None,
     ) -> None:
         self._plan = plan
         self._kind = plan.settings.kind
@@ -48,6 +57,7 @@ class JobStart:
         self._space = space
         self._overwrite = overwrite
         self._on_message = on_message
+        self._upload = upload
         self.sessions = 1
 
     def find_finished(self) -> Manifest | None:
@@ -58,7 +68,7 @@ class JobStart:
         if self._overwrite or self._plan.base is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
-            manifest = None if self._space.root.exists() else committed(self._layout)
+            manifest = None if self._space.root.exists() else self._committed()
             return manifest if manifest is not None and self._plan.resumption.made(manifest) else None
         return None
 
@@ -66,12 +76,16 @@ class JobStart:
         """Start or resume the job after all agents have ended; return the dataset if it is already finished."""
         reopen, goes_on = close_to_agents(self._space, self._on_message), False
         try:
+            if self._upload is not None:
+                self._upload.check(self._space, self._overwrite)
             made = None
             if self._plan.base is not None:
                 self._enter_update(self._plan.base)
             else:
                 made = self._enter()
             goes_on = made is None
+            if self._upload is not None and goes_on:
+                self._upload.begin(self._space)
         finally:
             if not goes_on:
                 reopen()
@@ -96,16 +110,16 @@ class JobStart:
         remedy = "" if manifest is None else self._plan.resumption.advise(manifest)
         reopen = close_to_agents(space, self._on_message)
         try:
-            prepare_folder(self._layout, space, manifest, overwrite, why, remedy)
+            prepare_folder(self._layout, space, manifest, overwrite, why, remedy, self._layout.root)
         except BaseException:
             reopen()
             raise
 
     def _enter(self) -> Manifest | None:
         """Return the dataset if this plan has made it; otherwise resume or start the job."""
-        plan, space, overwrite = self._plan, self._space, self._overwrite
-        replaced = finish_replacement(space)
-        manifest = committed(self._layout)
+        plan, space, overwrite, upload = self._plan, self._space, self._overwrite, self._upload
+        replaced = finish_replacement(space) if upload is None else upload.finish(space)
+        manifest = self._committed()
         begun = not replaced and begun_on(space, manifest)
         if manifest is not None and plan.resumption.made(manifest) and (replaced or not overwrite):
             if not begun:  # an unfinished replacement of this dataset stays for the call that started it
@@ -132,10 +146,15 @@ class JobStart:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        remedy = "" if manifest is None else plan.resumption.advise(manifest)
-        prepare_folder(self._layout, space, manifest, overwrite, why, remedy)
+        remedy = "" if manifest is None or upload is not None else plan.resumption.advise(manifest)
+        place = self._layout.root if upload is None else upload.url
+        prepare_folder(self._layout, space, manifest, overwrite, why, remedy, place)
         self._write_plan()
         return None
+
+    def _committed(self) -> Manifest | None:
+        """Return the manifest of the dataset at the job's place."""
+        return committed(self._layout) if self._upload is None else self._upload.manifest
 
     def _enter_update(self, base: Manifest) -> None:
         space = self._space

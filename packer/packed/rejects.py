@@ -242,7 +242,8 @@ def _dataset_lines(layout: Layout, manifest: Manifest) -> Iterator[dict[str, Any
     """Yield the lines of a dataset's report, after one with the number of items."""
     yield {"items": total(manifest.generations).items}
     checked_lines(layout, manifest, REJECTS_NAME)
-    yield from parse_report(layout.rejects)
+    entry = manifest.find_file(REJECTS_NAME)
+    yield from () if entry is None else parse_report(layout.file(entry))
 
 
 def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:

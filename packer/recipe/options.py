@@ -1,6 +1,7 @@
 """Options of a build that do not affect the bytes of the dataset."""
 
 from dataclasses import dataclass, fields
+from os import PathLike
 
 from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
 from packer.recipe.engines import ENGINES
@@ -72,6 +73,13 @@ class BuildOptions:
         0.05, "exit with status 3 if a larger share of the items is rejected", metavar="SHARE", parse=parse_share
     )
     overwrite: bool = option(False, "replace the packed dataset or unfinished build in the output folder")
+    work: str | None = option(
+        None,
+        "if OUT is a URL: local folder for the unfinished build, which is removed at the end; needs room for all encoded "
+        "samples (default: NAME.work in the current folder, where NAME is the end of the URL)",
+        metavar="DIR",
+        path=True,
+    )
     update: bool = option(False, "add the items of the source that the packed dataset in the output folder lacks")
     changed: str = option(
         "keep",
@@ -97,6 +105,8 @@ class BuildOptions:
         problems = Problems(of_options=True)
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name))
+            if spec.metadata.get("path") and isinstance(value, PathLike):
+                value = str(value)
             object.__setattr__(self, spec.name, value)
             if spec.name not in ("item_timeout", "workers"):
                 check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)

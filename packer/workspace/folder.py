@@ -16,7 +16,8 @@ from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, Problems, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.wording import LONG, cut
+from shardspec.stores import local_path, names_store
+from shardspec.wording import LONG, cut, program, shorten
 
 
 def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
@@ -31,9 +32,16 @@ def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
     Raises
     ------
     UsageError
-        If `out` is empty or not a path.
+        If `out` is empty, not a path, or a URL other than ``file://``.
     """
-    path = given_path(name, out).absolute()
+    if names_store(out):
+        raise UsageError(
+            option=name,
+            expected="a local folder",
+            found=f"the URL {shorten(str(out))}",
+            hint=f"write to a local folder, and copy the dataset with {program()} copy",
+        )
+    path = given_path(name, local_path(out) if isinstance(out, str) else out).absolute()
     return path.resolve() if os.pardir in path.parts else path  # otherwise `mkdir` would make the folders before `..`
 
 
@@ -198,12 +206,22 @@ def prepare_update(workspace: Workspace, base: Manifest) -> None:
 
 
 def prepare_folder(
-    layout: Layout, workspace: Workspace, manifest: Manifest | None, overwrite: bool, why: str, remedy: str
+    layout: Layout,
+    workspace: Workspace,
+    manifest: Manifest | None,
+    overwrite: bool,
+    why: str,
+    remedy: str,
+    place: str | Path,
 ) -> None:
     """Prepare the folder for a new build. A dataset in it stays until the new one takes its place.
 
     Parameters
     ----------
+    manifest : Manifest or None
+        The dataset in the folder, or in the object store for which the folder is the workspace.
+    place : str or Path
+        The place of that dataset, for the error message.
     why : str
         How the dataset in the folder differs from the plan, for the error message.
     remedy : str
@@ -216,7 +234,7 @@ def prepare_folder(
     """
     if manifest is not None and not overwrite:
         raise UsageError(
-            place=layout.root,
+            place=place,
             expected="a new or empty folder",
             found=f"a packed dataset ({why})",
             hint=f"choose another folder, or --overwrite{remedy}",

@@ -129,6 +129,11 @@ class Workspace:
         return self.root / "successor.json"
 
     @property
+    def upload(self) -> Path:
+        """Record of the upload to an object store (`packer.jobs.upload`)."""
+        return self.root / "upload.json"
+
+    @property
     def ready(self) -> Path:
         """Folder of finished shards, until the dataset in the output folder is replaced or updated."""
         return self.root / "ready"
@@ -324,11 +329,11 @@ class Workspace:
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
-        """Remove everything. The lock and the record of a finished replacement are removed last."""
+        """Remove everything. The lock and the record of a finished replacement or upload are removed last."""
         many = [*self.staging.glob("*/*"), *self.root.glob("claims/*/*"), *self.root.glob("parts/*/*/*")]
         list(map_files(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if not self.is_of_lock(path) and path != self.successor:
+            if not self.is_of_lock(path) and path not in (self.successor, self.upload):
                 with suppress(OSError):
                     self.take_away(path)
         shutil.rmtree(self.root, ignore_errors=True)

@@ -45,7 +45,7 @@ class FieldColumn(NamedTuple):
     column: Column
 
 
-def commit(
+def make_manifest(
     workspace: Workspace,
     format: str,
     schema: Schema,
@@ -53,26 +53,29 @@ def commit(
     wall_clock: Mapping[str, Any],
     columns: Sequence[FieldColumn] = (),
 ) -> Manifest:
+    """Return the manifest of the finished files, to which the card is added."""
+    final = Layout(workspace.final)
+    _write_card(final, format)
+    fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
+    whole = Schema((*schema, *fields)) if fields else schema
+    return Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries)
+
+
+def commit(workspace: Workspace, manifest: Manifest) -> None:
     """Move the finished files into place, and write the manifest last.
 
     The files were flushed when the shards were planned. After a crash at any moment, repeat the call. If a replacement
     or an update has written its successor already, call `finish_replacement` instead.
     """
-    final = Layout(workspace.final)
-    _write_card(final, format)
-    fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
-    whole = Schema((*schema, *fields)) if fields else schema
-    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries)
     if workspace.replaced.exists() or workspace.base.exists():
         write_durably(workspace.successor, manifest.dumps())
         finish_replacement(workspace)
-        return manifest
+        return
     for path in sorted(workspace.final.iterdir()):
         # Link instead of moving, so that the commit can be repeated if this run is killed.
         link_tree(path, workspace.out / path.name)
     fsync_folder(workspace.out)
     write_durably(Layout(workspace.out).manifest, manifest.dumps())
-    return manifest
 
 
 def _write_card(layout: Layout, format: str) -> None:
@@ -110,8 +113,8 @@ def finish_replacement(workspace: Workspace) -> bool:
         return True
     current = layout.manifest.read_bytes() if layout.manifest.exists() else b""
     replaced = Manifest.loads(old.read_bytes(), str(old))
-    prefix = _unused_prefix(replaced)
-    aside = _set_aside(successor, prefix, shards=not updates)
+    prefix = unused_prefix(replaced)
+    aside = set_aside(successor, prefix, shards=not updates)
     names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not updates)})
     if current not in (data, aside.dumps()):
         move_columns(workspace, layout, replaced, successor)
@@ -132,7 +135,7 @@ def finish_replacement(workspace: Workspace) -> bool:
     return True
 
 
-def _unused_prefix(replaced: Manifest) -> str:
+def unused_prefix(replaced: Manifest) -> str:
     """Return a prefix for new files that no name in the replaced dataset begins with."""
     prefix = ASIDE
     while any(name.startswith(prefix) for name in _top_names(replaced)):
@@ -148,7 +151,7 @@ def _move_next_to_old(workspace: Workspace, layout: Layout, prefix: str, *, shar
     fsync_folder(layout.root)
 
 
-def _set_aside(manifest: Manifest, prefix: str, *, shards: bool) -> Manifest:
+def set_aside(manifest: Manifest, prefix: str, *, shards: bool = True) -> Manifest:
     """Return the manifest of the same dataset with prefixed names; those of shards only if `shards` is True."""
 
     def renamed(entries: Iterable[FileEntry]) -> tuple[FileEntry, ...]:
@@ -171,7 +174,7 @@ def _moved(manifest: Manifest, *, shards: bool) -> list[FileEntry]:
 
 def _left_over(replaced: Manifest, successor: Manifest) -> list[FileEntry]:
     """Return the files of old shards and columns that the next dataset does not list."""
-    names = {entry.name for entry in successor.entries}
+    names = {entry.own_name for entry in successor.entries}
     return [entry for part in replaced.parts for entry in part.files if entry.own_name not in names]
 
 

@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".tar.gz, .rec, LMDB, Parquet with embedded images) as a file, a folder or a quoted pattern",
     )
     parser.add_argument(
-        "out", metavar="OUT", help="output folder; must be new, empty, or hold an unfinished build to resume"
+        "out",
+        metavar="OUT",
+        help="output folder, or a URL that begins with s3://, gs:// or az://; must be new, empty, or hold an unfinished "
+        "build to resume",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="show the plan and an estimate of time and size, and write nothing"
@@ -84,7 +87,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "steps",
     ),
     "growing a dataset": ("update", "changed", "gone", "new_classes", "retry_rejects"),
-    "running": ("item_timeout", "on_error", "max_rejects"),
+    "running": ("work", "item_timeout", "on_error", "max_rejects"),
     "clusters": ("engine", "workers_per_node", "ray_address"),
 }
 """Options of a build by topic, as ``packer build --help`` groups them. Each option has one topic."""

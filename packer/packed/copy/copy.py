@@ -15,8 +15,8 @@ from packer.workspace.folder import output_folder
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME, given_path, is_url
 from shardspec.manifest import Manifest
-from shardspec.stores import LOG_IN, Hub, local_path, open_store
-from shardspec.wording import counted, shorten
+from shardspec.stores import LOG_IN, Hub, Store, local_path, open_store, writable_store
+from shardspec.wording import counted
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,21 +160,14 @@ def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mappi
 def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
     text = local_path(dataset) if isinstance(dataset, str) else dataset
     if isinstance(text, str) and is_url(text):
-        return _bucket(text, options)
+        return _bucket(open_store(text, options))
     return Folder(given_path("dataset", text).absolute())
 
 
 def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
-    text = local_path(out) if isinstance(out, str) else out
-    if isinstance(text, str) and is_url(text):
-        if text.startswith("http"):
-            raise UsageError(
-                option="out", expected="a folder, s3://, gs://, az:// or hf://", found=f"{shorten(text)}, a web server"
-            )
-        return _bucket(text, options)
-    return Folder(output_folder(text))
+    store = writable_store(out, options)
+    return Folder(output_folder(out)) if store is None else _bucket(store)
 
 
-def _bucket(url: str, options: Mapping[str, Any] | None) -> Bucket:
-    store = open_store(url, options)
+def _bucket(store: Store | Hub) -> Bucket:
     return Repository(store) if isinstance(store, Hub) else Bucket(store)

@@ -1,0 +1,248 @@
+"""The dataset of a job in an object store: uploads of finished shards, and the commit."""
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packer.assembly.shard import published_shard
+from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.transfers import Transfers
+from packer.workspace import Workspace
+from packer.workspace.durable import write_durably
+from packer.workspace.folder import remove_shards
+from packer.workspace.replacement import set_aside, unused_prefix
+from packer.workspace.shared_files import host
+from shardspec.entries import ASIDE, FileEntry, Shard
+from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
+from shardspec.layout import BUILD_FOLDER, CARD_NAME, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.stores import Store
+from shardspec.wording import list_some
+
+_MARK = f"{BUILD_FOLDER}/upload.json"
+"""Object that marks an unfinished upload. It says whose the upload is."""
+_MARK_BYTES_MAX = 1 << 16
+_OURS = re.compile(
+    rf"(?:{ASIDE})*(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{'|'.join(map(re.escape, (ITEMS_NAME, REJECTS_NAME, CARD_NAME)))})\Z"
+)
+"""Names of the objects that an upload writes before the manifest."""
+
+
+class _File(NamedTuple):
+    """A file to upload.
+
+    Attributes
+    ----------
+    folder : Path
+    entry : FileEntry
+    deletes : bool
+        Whether the file is deleted after the upload.
+    """
+
+    folder: Path
+    entry: FileEntry
+    deletes: bool
+
+
+class Upload:
+    """The place of a job's dataset in an object store, while the job works in a folder of this machine.
+
+    Each shard is uploaded when it is finished, and its local files are deleted. The manifest is written last, so an
+    unfinished dataset cannot be opened. The workspace records what was uploaded to which place, and an object in the
+    store says which workspace that is.
+
+    If the dataset replaces another one, its names must not be those of the old objects, which stay until the new manifest
+    is in place. So they begin with `shardspec.entries.ASIDE`, unless those of the old dataset already do.
+
+    Parameters
+    ----------
+    store : Store
+        Requests are sent at once, so that wrong credentials are reported before any work.
+
+    Attributes
+    ----------
+    manifest : Manifest or None
+        Manifest of the dataset in the store.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be read.
+    DatasetError
+        If its manifest is invalid.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.url = store.url
+        self._store = store
+        self._prefix = ""
+        self._id = ""
+        self._transfers = Transfers[_File, None](self._send)
+        data = self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
+        self.manifest = None if data is None else Manifest.loads(data, store.place(MANIFEST_NAME))
+        self._sizes = {one.name: one.bytes for one in store.list()}
+
+    def check(self, space: Workspace, overwrite: bool) -> None:
+        """Check that the place holds nothing except a dataset, and no unfinished upload of another workspace.
+
+        Raises
+        ------
+        UsageError
+            If it does. With `overwrite`, unfinished uploads are allowed.
+        """
+        mark, here = self._read_mark(), self._describe(space)
+        strange = {name: mark.get(name) for name in here} != here and mark.get("id") != self._state(space).get("id")
+        if mark and strange and not overwrite:
+            raise UsageError(
+                place=self.url,
+                expected="a place without an unfinished dataset",
+                found=f"one that host {mark.get('host')} uploads from {mark.get('work')}",
+                hint="resume its build there, choose another place, or discard it with `overwrite`",
+            )
+        known = {_MARK, MANIFEST_NAME, *(() if self.manifest is None else (e.name for e in self.manifest.entries))}
+        others = [name for name in self._sizes if name not in known and not (mark and _OURS.match(name))]
+        if others:
+            raise UsageError(
+                place=self.url,
+                expected="a place that is new, empty, or holds a dataset",
+                found=f"other objects ({list_some(others)})",
+                hint="choose another place, or delete them",
+            )
+
+    def begin(self, space: Workspace) -> None:
+        """Begin or resume the upload of a workspace. Shards that were uploaded to another place are written again."""
+        state = self._state(space)
+        if state.get("url") != self.url or self._read_mark().get("id") != state["id"]:
+            remove_shards(space)
+            state = {"url": self.url, "id": uuid.uuid4().hex, "prefix": self._find_prefix()}
+            write_durably(space.upload, json.dumps(state).encode())
+        self._prefix, self._id = state["prefix"], state["id"]
+        self._store.put(_MARK, json.dumps({"id": self._id, **self._describe(space)}).encode())
+
+    def place(self, published: Path) -> Shard | None:
+        """Upload the remaining files of a published shard in the background, and return the shard's manifest entry.
+
+        Return None if no shard was published, or if one of its files is neither in the folder nor in the store.
+
+        Parameters
+        ----------
+        published : Path
+            See `packer.assembly.shard.write_shard`. Files that were uploaded are no longer in it.
+
+        Raises
+        ------
+        StoreError, BuildError
+            If an earlier upload has failed.
+        """
+        shard = published_shard(published)
+        if shard is None:
+            return None
+        left = [entry for entry in shard.files if (published / entry.name).exists()]
+        if any(self._sizes.get(self._prefix + e.name) != e.bytes for e in shard.files if e not in left):
+            return None
+        for entry in left:
+            self._transfers.add(_File(published, entry, True))
+        return shard
+
+    def commit(
+        self, manifest: Manifest, space: Workspace, listener: ProgressListener, check: Callable[[], None]
+    ) -> Manifest:
+        """Upload the other files, wait for all uploads, write the manifest, and delete the replaced dataset.
+
+        Parameters
+        ----------
+        check : callable
+            Called after each file; raises if this process must stop.
+
+        Returns
+        -------
+        Manifest
+            The manifest with the names in the store.
+
+        Raises
+        ------
+        StoreError
+            If the store fails for longer than its retries last.
+        BuildLockedError
+            If another workspace has begun to upload to the same place.
+        """
+        for entry in manifest.files:
+            self._transfers.add(_File(space.final, entry, False))
+        with Stage(listener, "uploading", self._transfers.left, "files") as stage:
+            for file, _ in self._transfers.results():
+                check()
+                stage.advance(size=file.entry.bytes)
+        manifest = set_aside(manifest, self._prefix)
+        names = {_MARK, MANIFEST_NAME, *(entry.name for entry in manifest.entries)}
+        stale = [name for name in self._sizes if name not in names]
+        state = {**self._state(space), "manifest": manifest.dumps().decode(), "stale": stale}
+        write_durably(space.upload, json.dumps(state).encode())
+        if not self.finish(space):
+            raise BuildLockedError(
+                "another build has begun to upload to the same place: this build stops", place=self.url
+            )
+        return manifest
+
+    def finish(self, space: Workspace) -> bool:
+        """Write the manifest, unless that is done, and delete what it replaces. Return whether everything is uploaded."""
+        state = self._state(space)
+        if state.get("url") != self.url or "manifest" not in state:
+            return False
+        manifest = Manifest.loads(state["manifest"].encode(), str(space.upload))
+        if self._read_mark().get("id") != state["id"]:  # deleted last, or replaced by another build
+            return self.manifest == manifest
+        self._store.put(MANIFEST_NAME, state["manifest"].encode())
+        self._store.delete([name for name in state["stale"] if name in self._sizes])
+        self._store.delete([_MARK])
+        self.manifest = manifest
+        return True
+
+    def abandon(self) -> None:
+        """Delete the mark of an upload of no shards."""
+        self._store.delete([_MARK])
+
+    def close(self) -> None:
+        """Begin no further uploads."""
+        self._transfers.close()
+
+    def _send(self, file: "_File") -> None:
+        layout, entry = Layout(file.folder), file.entry
+        path = layout.file(entry)
+        try:
+            layout.check_digest(entry)
+        except DatasetError as error:
+            path.unlink(missing_ok=True)
+            raise BuildError(error, hint="run the same command again, which writes it again") from error
+        self._store.put(self._prefix + entry.name, path)
+        if file.deletes:
+            path.unlink()
+
+    def _find_prefix(self) -> str:
+        """Return a prefix with which no new name is that of an object of the replaced dataset."""
+        old = self.manifest
+        if old is None or all(entry.name.startswith(ASIDE) for entry in old.entries):
+            return ""
+        return unused_prefix(old)
+
+    def _state(self, space: Workspace) -> dict[str, Any]:
+        """Return what the workspace has recorded about its upload: place, identity, and in the end the manifest."""
+        try:
+            return dict(json.loads(space.upload.read_bytes()))
+        except FileNotFoundError:
+            return {}
+
+    def _read_mark(self) -> dict[str, Any]:
+        data = self._read(_MARK, _MARK_BYTES_MAX)
+        return {} if data is None else dict(json.loads(data))
+
+    def _describe(self, space: Workspace) -> dict[str, str]:
+        return {"host": host(), "work": str(space.out)}
+
+    def _read(self, name: str, most: int) -> bytes | None:
+        try:
+            return self._store.read(name, most)
+        except FileNotFoundError:
+            return None
