@@ -91,7 +91,7 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     assert set(options) >= OF_THE_COMMAND - ({"quiet"} if command in ("doctor", "status") else set())
     other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
     secret = {"storage_options"}  # a command line is shown to every user of the machine
-    python = {"build": {"recipe"}, "submit": {"recipe", "words"}, "inspect": {"dataset"}, "copy": secret}.get(
+    python = {"build": {"recipe", *secret}, "submit": {"recipe", "words"}, "inspect": {"dataset"}, "copy": secret}.get(
         command, set()
     )
     assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
