@@ -36,8 +36,8 @@ class Progress:
     Attributes
     ----------
     stage : str
-        ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build; ``"checking"`` and
-        ``"writing"`` of convert, merge, split and a copied part;
+        ``"listing"`` (only if it takes a while), ``"packing"`` and ``"writing"`` of a build, and ``"uploading"`` if it
+        packs into a store; ``"checking"`` and ``"writing"`` of convert, merge, split and a copied part;
         ``"copying"``; ``"splitting"`` of a split into many;
         ``"hashing"``, ``"examining damage"`` and ``"decoding"`` of verify; ``"exporting"``, ``"drawing"`` (preview),
         ``"comparing"`` (find_leaks), ``"listing"`` (list_dataset), ``"summing up"`` (rejects),
