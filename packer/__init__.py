@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from packer.page.view import Viewer, view
     from packer.recipe.fields import Array, Image
     from packer.recipe.options import BuildOptions
+    from packer.recipe.parsing import StepSpec
     from packer.recipe.recipe import Recipe
-    from packer.recipe.steps import StepSpec
     from packer.vision.detect.detections import Detections
     from packer.vision.detect.detector import Detector
 else:
@@ -94,7 +94,7 @@ else:
             "SplitPart": ImportTarget("packer.packed.split.result:SplitPart"),
             "SplitResult": ImportTarget("packer.packed.split.result:SplitResult"),
             "StatusReport": ImportTarget("packer.cluster.status:StatusReport"),
-            "StepSpec": ImportTarget("packer.recipe.steps:StepSpec"),
+            "StepSpec": ImportTarget("packer.recipe.parsing:StepSpec"),
             "SubmitResult": ImportTarget("packer.cluster.submit:SubmitResult"),
             "ValueCount": ImportTarget("packer.packed.inspect.values:ValueCount"),
             "ValueCounts": ImportTarget("packer.packed.inspect.values:ValueCounts"),

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import Lengths, compact
+from packer.assembly.plan import Lengths, compact
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
 from packer.workspace.durable import publish

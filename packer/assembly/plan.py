@@ -1,4 +1,7 @@
-"""Plan the shards: cut the rows, in their stored order, by encoded size. Also write the shards and the index."""
+"""Plan the shards: cut the rows, in their stored order, by encoded size. Also write the shards and the index.
+
+The rows come from the parts of a build, from packed datasets, or from both for an update (`ROW_SOURCES`).
+"""
 
 import itertools
 import json
@@ -7,18 +10,73 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.rows import Lengths, RowSource, open_rows
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_tree, write_durably
 from shardspec.columns import Columns, IntArray, allocate
+from shardspec.registry import ImportTarget, resolve
 from shardspec.schema import Schema
+
+ROW_SOURCES: Mapping[str, ImportTarget] = {
+    "packed": ImportTarget("packer.assembly.packed_rows:PackedRows"),
+    "parts": ImportTarget("packer.builds.parts.rows:PartRows"),
+    "update": ImportTarget("packer.builds.parts.rows:UpdatedRows"),
+}
+
+Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+"""Array of encoded sizes in bytes, int32, or int64 if a size does not fit (`compact`)."""
+
+
+class RowSource(Protocol):
+    """Encoded rows in a fixed order, with a final schema.
+
+    Attributes
+    ----------
+    schema : Schema
+    """
+
+    schema: Schema
+
+    def __len__(self) -> int: ...
+
+    def sizes(self) -> Mapping[str, Lengths]:
+        """Return the encoded size of every value, (rows,), by field of variable size."""
+        ...
+
+    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
+        """Return the encoded values of rows in the given order."""
+        ...
+
+    def close(self) -> None:
+        """Close the files."""
+        ...
+
+
+def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
+    """Return a copy of lengths, as int32 if they fit."""
+    if lengths.max(initial=0) > np.iinfo(np.uint32).max:
+        return lengths.astype(np.int64)
+    return lengths.astype(np.uint32)
+
+
+def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:
+    """Open the row source of an assembly plan.
+
+    Parameters
+    ----------
+    config : mapping
+        ``kind`` is a key of `ROW_SOURCES`; the other keys belong to that source.
+    workspace : Workspace
+    """
+    source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, workspace)
+    return source
+
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
@@ -40,7 +98,7 @@ class ShardPlan:
     Attributes
     ----------
     rows : dict
-        The row source's configuration (`packer.assembly.rows.open_rows`).
+        The row source's configuration (`packer.assembly.plan.open_rows`).
     cuts : tuple of int
         Shard k holds the positions ``cuts[k]`` to ``cuts[k + 1]`` (exclusive) of the stored order.
     sizes : tuple of ShardSize

@@ -1,12 +1,16 @@
-"""After the tasks of a build: read its parts, write its reports, settle its schema, and plan its shards."""
+"""After the tasks of a build: read its parts, write its reports, settle its schema, and plan its shards.
+
+Also compute the counts and generations of the build for its manifest.
+"""
 
 import errno
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,32 +18,165 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.columns import carry_columns
+from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.generations import BuildTotals, arrange_generations
 from packer.builds.parts.part import Columns
 from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
 from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
-from packer.builds.reports import BaseReports, ItemIdentity, ReportWriter
+from packer.builds.reports import BaseReports, BrokenTracks, ItemIdentity, ReportWriter
 from packer.builds.update.compare import Comparison
-from packer.jobs.plan import Assembly, Task
+from packer.jobs.plan import Assembly, Contents, Made, Task
 from packer.jobs.stages import failed_item
-from packer.recipe import Recipe
+from packer.recipe import TRACK_RULES, Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
 from packer.steps.encode import declared_fields, image_codec
 from packer.steps.faces.frame import advise
 from packer.workspace import Workspace, read_lines
+from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
 from readers.formats.machine import available_processors
-from shardspec.entries import Counts, strip_aside
+from shardspec.entries import Counts, Generation, strip_aside, total
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Manifest
+from shardspec.manifest import Manifest, sha256_json
 from shardspec.points import LAYOUTS
 from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, program, shorten
+
+
+@dataclass(frozen=True)
+class BuildTotals:
+    """Counts over all items of a build.
+
+    Attributes
+    ----------
+    counts : Counts
+    marked, refilled, broken_tracks, unused_boxes
+        See `packer.builds.result.BuildResult`.
+    mended : int
+        Items that were rejected before and were packed by a retry.
+    left : dict of str to dict
+        Counts of the items that left each generation of the updated dataset, by the generation's number.
+    """
+
+    counts: Counts
+    marked: int | None = None
+    refilled: int | None = None
+    broken_tracks: BrokenTracks | None = None
+    unused_boxes: int | None = None
+    mended: int = 0
+    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_reports(cls, reports: ReportWriter, recipe: Recipe, ignored: int) -> "BuildTotals":
+        """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
+        return cls(
+            reports.counts(ignored),
+            marked=reports.marked if recipe.restart_markers else None,
+            refilled=reports.refilled if recipe.refill else None,
+            broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
+            unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
+            mended=reports.mended,
+            left={str(number): dict(counts) for number, counts in reports.left.items()},
+        )
+
+    def save(self, space: Workspace) -> None:
+        """Write the totals to the workspace."""
+        write_durably(space.counts, json.dumps({**asdict(self), "counts": self.counts.to_json()}).encode())
+
+    @classmethod
+    def load(cls, space: Workspace) -> "BuildTotals":
+        """Read the totals from the workspace."""
+        found: dict[str, Any] = json.loads(space.counts.read_bytes())
+        tracks = found.pop("broken_tracks")
+        tracks = None if tracks is None else BrokenTracks(**tracks)
+        return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)
+
+
+def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
+    """Return the generations of the dataset after a build or update."""
+    counts = totals.counts
+    if compared is None:
+        return [
+            Made(
+                Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
+                counts.samples,
+            )
+        ]
+    kept = [
+        Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
+        for one in _left_of_base(plan, totals, compared)
+    ]
+    if not counts.items:  # all retried items were rejected again
+        return kept
+    added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
+    if not compared.joins:
+        return [*kept, Made(added, counts.samples)]
+    last, rows = kept[-1]
+    fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+    joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
+    return [*kept[:-1], Made(joined, rows + counts.samples)]
+
+
+def describe_contents(
+    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
+) -> Contents:
+    """Return the contents of a build's manifest, including the history of an updated dataset."""
+    made = arrange_generations(plan, totals, compared)
+    if compared is None:
+        return Contents(made)
+    counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
+    kind = last.kind if counts.items else "update"
+    now = [_note(kind, last, finished, counts, removed)] if counts.items or removed else []
+    columns = carried_columns(space, compared.base)
+    return Contents(made, columns, {"history": [*_read_history(compared.base), *now]})
+
+
+def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
+    """Return the dataset's old generations, without items that are gone or have moved to another generation."""
+    kept = []
+    for number, generation in enumerate(compared.base.generations):
+        fewer = totals.left.get(str(number), {})
+        counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
+        # A plan recognises its dataset by the fingerprint, so the fingerprint must change once items have left.
+        same = not fewer.get("packed_items") and not (plan.gone and fewer)
+        fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
+        kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
+    return kept
+
+
+def _read_history(base: Manifest) -> list[Any]:
+    """Return the recorded history of a dataset. A dataset of a single build gets a history of one line."""
+    history = base.wall_clock.get("history")
+    if isinstance(history, list):
+        return history
+    finished = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+    return [_note(generation.kind, generation, finished, generation.counts) for generation in base.generations]
+
+
+def _note(
+    kind: str, last: Generation, finished: Any, counts: Counts | None = None, more: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Return a line of the history.
+
+    Parameters
+    ----------
+    kind : str
+    last : Generation
+        The generation whose version of this project is recorded.
+    finished : str or None
+        Time in UTC.
+    counts : Counts, optional
+        Counts of the items.
+    more : mapping, optional
+        Further keys.
+    """
+    made = {"kind": kind, "finished": finished, "version": last.runtime.get("facepack")}
+    items = (0, 0, 0) if counts is None else (counts.items, counts.rejected_items, counts.samples)
+    return {**made, **dict(zip(("items", "rejected", "samples"), items, strict=True)), **(more or {})}
+
 
 _SHOWN_REASONS = 3
 
@@ -220,7 +357,7 @@ def _check_shards(layout: Layout, base: Manifest) -> None:
 def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
     """Check the index files of a dataset, and return their paths by field."""
     found = {}
-    for name in (field.name for field in base.shard_schema if field.is_scalar):
+    for name in (known.name for known in base.shard_schema if known.is_scalar):
         entry = layout.find_index(base, name)
         if entry is None:
             raise DatasetError(place=layout.root, expected=f"an index of the field {name!r}", found="none")

@@ -21,8 +21,8 @@ from packer.jobs.plan import OnItem, Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.result import Result
 from packer.recipe import Recipe
+from packer.recipe.engines import count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.base import Listing, Source
 from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from packer.builds.assembly import BuildAssembler
-from packer.builds.generations import BuildTotals, describe_contents
+from packer.builds.assembly import BuildAssembler, BuildTotals, describe_contents
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
 from packer.builds.planning.listing import Remarks
 from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
@@ -18,10 +17,9 @@ from packer.builds.update.compare import Comparison
 from packer.builds.work import BuildWork, keep_parts
 from packer.jobs.plan import Contents, JobSettings, Resumption, Task, TaskResults
 from packer.recipe import Recipe
-from packer.recipe.engines import ENGINES, FOR_FUNCTIONS
+from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, has_core_to_spare
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import has_core_to_spare
 from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources

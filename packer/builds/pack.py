@@ -11,10 +11,10 @@ from packer.builds.build import run_build
 from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import Recipe, StepSpec
-from packer.recipe.encodings import encodings_with
 from packer.recipe.engines import ENGINES
 from packer.recipe.fields import Image, declare
 from packer.recipe.options import BuildOptions
+from packer.recipe.parsing import encodings_with
 from packer.sources.inputs import InputsSource
 from packer.steps.call import Function
 from packer.workspace.folder import output_folder

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.steps.report import ItemReport
-from packer.workspace.json_lines import encode_line
+from packer.workspace.durable import encode_line
 from packer.workspace.paths import temporary_path
 from shardspec.entries import Counts
 from shardspec.errors import DatasetError

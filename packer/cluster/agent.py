@@ -22,9 +22,8 @@ from packer.jobs.result import Result
 from packer.jobs.schedule import Gain, Schedule, describe_lost
 from packer.jobs.stages import TaskEvents
 from packer.recipe import Recipe
-from packer.recipe.engines import Team
+from packer.recipe.engines import Team, count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace
 from packer.workspace.agents import Claims, count_blocks, describe_closed, read_terms

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from packer.assembly.plan import Piece
-from packer.assembly.rows import RowSource
+from packer.assembly.plan import Piece, RowSource
 from packer.workspace import Workspace
 from packer.workspace.replacement import FieldColumn
 from shardspec.columns import IntArray
@@ -142,7 +141,7 @@ class Assembly:
     Attributes
     ----------
     rows : dict
-        The row source's configuration (`packer.assembly.rows.open_rows`).
+        The row source's configuration (`packer.assembly.plan.open_rows`).
     format : str
     pieces : sequence of Piece
         All rows, in their stored order.
@@ -223,7 +222,7 @@ class JobSettings:
     kind : str
         A key of `packer.jobs.worker.WORKS`.
     preset : str
-        A key of `packer.recipe.resources.WORKER_BYTES`, which has the memory of a worker.
+        A key of `packer.recipe.engines.WORKER_BYTES`, which has the memory of a worker.
     stage, item : str
         Names of the stage of tasks and of an item, such as ``"packing"`` and ``"item"``.
     target : str

@@ -5,17 +5,15 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
-from packer.assembly.plan import ShardPlan, plan_assembly, write_index
-from packer.assembly.rows import open_rows
+from packer.assembly.plan import ShardPlan, open_rows, plan_assembly, write_index
 from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Assembly, JobPlan, JobSettings, Task, TaskResults, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
-from packer.recipe.engines import ENGINES, Team
+from packer.recipe.engines import ENGINES, Team, count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import count_workers, has_core_to_spare
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
 from packer.workspace.durable import fsync_folder

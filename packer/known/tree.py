@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from packer.jobs.progress import ProgressListener, Stage
-from packer.sources.requested_types import parse_intervals
-from packer.sources.walking import walk
+from packer.sources.column_types import parse_intervals
 from packer.vision.media import VIDEO
+from packer.workspace.shared_files import walk
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import did_you_mean, found_instead, list_some, shorten
 

@@ -33,8 +33,7 @@ from packer.jobs.plan import (
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
-from packer.workspace.durable import writing
-from packer.workspace.json_lines import encode_line
+from packer.workspace.durable import encode_line, writing
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, Generation, total
 from shardspec.errors import UsageError
@@ -162,7 +161,7 @@ class RepackPlan:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The configuration of the row source (`packer.assembly.rows.open_rows`)."""
+        """The configuration of the row source (`packer.assembly.plan.open_rows`)."""
         inputs = [
             {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_origin
 
 import numpy as np
 
-from packer.recipe.encodings import encodings_with
+from packer.recipe.parsing import encodings_with
 from shardspec.errors import Problems, UsageError
 from shardspec.layout import parse_size
 from shardspec.wording import did_you_mean, is_utf8, shorten

@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from packer.recipe.options import BuildOptions
+from packer.recipe.parsing import StepSpec
 from packer.recipe.recipe import TEXT_LISTS, Recipe
-from packer.recipe.steps import StepSpec
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 

@@ -1,12 +1,19 @@
-"""Table of engines, which run the units of a job, and their abilities."""
+"""The table of engines, which run the units of a job, and the number of workers of this host.
+
+``auto`` workers are resolved from the cores and memory that this process may use. The limits come from CPU affinity,
+cgroups and, in a Slurm job, from the job, even if Slurm does not enforce them.
+"""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from numbers import Integral
 
+from readers.formats.machine import available_memory, available_processors
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.registry import ImportTarget
+from shardspec.wording import shorten
 
 
 @dataclass(frozen=True)
@@ -109,3 +116,78 @@ class Team:
     item_timeout: float
     decodes_ahead: bool = False
     shares_detector: bool = False
+
+
+WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
+"""Memory of one worker by preset, and for ``"rows"``, work over packed datasets.
+
+It is enough for 1080p frames and the detector, or for images of tens of megapixels.
+"""
+
+_DIGITS = 16
+
+MOST_WORKERS = 100_000
+"""Largest number of workers; more must be a mistake."""
+
+
+def check_workers(requested: str | int) -> None:
+    """Raise `UsageError` unless the number of workers is ``"auto"`` or 1 to `MOST_WORKERS`."""
+    if isinstance(requested, str) and requested.isdecimal() and len(requested) < _DIGITS:
+        requested = int(requested)
+    is_number = isinstance(requested, Integral) and not isinstance(requested, bool)
+    if requested != "auto" and not (is_number and 1 <= int(requested) <= MOST_WORKERS):
+        raise UsageError(
+            option="workers", expected=f"'auto' or a number from 1 to {MOST_WORKERS:,}", found=shorten(requested)
+        )
+
+
+def count_workers(requested: str | int, preset: str, units: int) -> int:
+    """Return the requested number of workers, or for ``"auto"`` what cores, memory and units of work allow.
+
+    Parameters
+    ----------
+    preset : str
+        Preset of a recipe, or ``"rows"`` for work over packed datasets.
+    """
+    check_workers(requested)
+    if requested != "auto":
+        return int(requested)
+    memory, cores = free_memory(), usable_processors()
+    per_worker = WORKER_BYTES[preset]
+    fitting = cores if memory is None else min(cores, memory // per_worker)
+    return max(1, min(fitting, units))
+
+
+def has_core_to_spare(workers: int) -> bool:
+    """Return whether each worker can have two cores."""
+    return usable_processors() >= 2 * workers
+
+
+def usable_processors() -> int:
+    """Return the number of processors that the system and Slurm let this process use."""
+    return min(available_processors(), slurm_processors() or available_processors())
+
+
+def free_memory() -> int | None:
+    """Return the bytes of memory that the system and Slurm let this process use, or None if unknown."""
+    found = [limit for limit in (available_memory(), slurm_memory()) if limit is not None]
+    return min(found, default=None)
+
+
+def slurm_processors() -> int | None:
+    """Return the processors of a Slurm task, or of the job on this node; None outside Slurm."""
+    return _number_of("SLURM_CPUS_PER_TASK") or _number_of("SLURM_CPUS_ON_NODE")
+
+
+def slurm_memory() -> int | None:
+    """Return the bytes of memory of the Slurm job on this node; None outside Slurm or without a limit."""
+    node, processor = _number_of("SLURM_MEM_PER_NODE"), _number_of("SLURM_MEM_PER_CPU")
+    if node is None and processor is not None:
+        node = processor * (_number_of("SLURM_CPUS_ON_NODE") or slurm_processors() or 1)
+    return None if node is None else node * 2**20
+
+
+def _number_of(variable: str) -> int | None:
+    """Read a positive number from the environment."""
+    text = os.environ.get(variable, "")
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < _DIGITS else None

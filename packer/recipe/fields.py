@@ -7,7 +7,7 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 
-from packer.recipe.encodings import ENCODINGS, codec_of_encoding, encodings_with
+from packer.recipe.parsing import ENCODINGS, codec_of_encoding, encodings_with
 from packer.recipe.recipe import DEFAULT_QUALITY, DEFAULT_SUBSAMPLING
 from shardspec.errors import UsageError
 from shardspec.schema import AXES_MAX, DTYPES, NAME, NO_CLASS, NamedConfig, class_name, describe_wrong_classes

@@ -4,9 +4,8 @@ from dataclasses import dataclass, fields
 from os import PathLike
 
 from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
-from packer.recipe.engines import ENGINES
+from packer.recipe.engines import ENGINES, MOST_WORKERS, check_workers
 from packer.recipe.recipe import Recipe
-from packer.recipe.resources import MOST_WORKERS, check_workers
 from shardspec.errors import Problems, UsageError
 from shardspec.wording import shorten
 

@@ -15,8 +15,7 @@ from packer.recipe.checks import (
     plain_value,
     unread_options,
 )
-from packer.recipe.encodings import ENCODINGS, encodings_with, parse_field_encoding
-from packer.recipe.steps import StepSpec
+from packer.recipe.parsing import ENCODINGS, StepSpec, encodings_with, parse_field_encoding
 from shardspec.errors import Problems, UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS

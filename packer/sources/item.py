@@ -11,7 +11,7 @@ from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.folders.frames import Frames, FramesState
 from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
 from packer.workspace.disk_list import DiskList
-from packer.workspace.json_lines import line_encoder
+from packer.workspace.durable import line_encoder
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"

@@ -9,9 +9,9 @@ from packer.recipe import Recipe
 from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
 from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
+from packer.sources.column_types import TYPES, column_types
 from packer.sources.folders.folder import FolderSource
 from packer.sources.packed import PackedSource, is_packed
-from packer.sources.requested_types import TYPES, column_types
 from packer.sources.rows import RowsSource
 from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table

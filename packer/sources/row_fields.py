@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.column_types import ArrayType, Column
+from packer.sources.column_types import DROP, ArrayType, Column
 from packer.sources.item import Item
-from packer.sources.requested_types import DROP
 from packer.sources.tables.chunks import Chunk, chunks_of
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED

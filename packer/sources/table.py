@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packer.sources.base import Listing, Roots
-from packer.sources.requested_types import DROP
+from packer.sources.column_types import DROP
 from packer.sources.rows import RowsSource
 from packer.sources.tables.base import Table
 from packer.sources.tables.chunks import Chunk

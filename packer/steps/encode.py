@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.recipe.encodings import codec_of_encoding
+from packer.recipe.parsing import codec_of_encoding
 from packer.vision.decode.jpeg_header import (
     PROGRESSIVE,
     PROGRESSIVE_MARK,

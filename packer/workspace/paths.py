@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.workspace.durable import fsync_folder, remove_tree
-from packer.workspace.json_lines import read_lines
+from packer.workspace.durable import fsync_folder, read_lines, remove_tree
 from packer.workspace.shared_files import map_files, wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.assembly.rows import ROW_SOURCES
+from packer.assembly.plan import ROW_SOURCES
 from packer.steps.chain import STEPS
 from shardspec.codecs import CODECS
 from shardspec.errors import MissingDependencyError, UsageError

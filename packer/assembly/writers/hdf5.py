@@ -11,8 +11,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.writers.base import Blocks, ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import IndexWriter
+from packer.assembly.writers.base import Blocks, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError
 from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import IndexWriter
+from packer.assembly.writers.base import IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from packer.workspace.durable import write_all
 from shardspec.columns import Buffer, Columns, fixed_bytes
 from shardspec.errors import BuildError

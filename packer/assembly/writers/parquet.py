@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer.assembly.writers.base import Blocks, ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import IndexWriter
+from packer.assembly.writers.base import Blocks, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns, fixed_bytes
 from shardspec.formats.parquet import ROWS_MAX, SCHEMA_KEY, parquet_column
 from shardspec.schema import Field, Schema

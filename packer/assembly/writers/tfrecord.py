@@ -7,8 +7,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import RECORDS, IndexWriter
+from packer.assembly.writers.base import RECORDS, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns
 from shardspec.errors import BuildError
 from shardspec.formats.tfrecord import Feature, entry_head, features, masked, pad_varints, varint, varint_bytes

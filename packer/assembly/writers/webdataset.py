@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.writers.base import ShardSize, block_rows_of, check_rows, count_rows
-from packer.assembly.writers.index import IndexWriter
+from packer.assembly.writers.base import IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Buffer, Columns, IntArray, fixed_bytes
 from shardspec.errors import BuildError
 from shardspec.formats.npy import npy_header

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.rows import Lengths, RowSource, compact, open_rows
+from packer.assembly.plan import Lengths, RowSource, compact, open_rows
 from packer.builds.parts.part import Columns as PartColumns
 from packer.builds.parts.part import RowGroup, columns_from_json, columns_to_json, open_part
 from packer.workspace import Workspace
@@ -28,7 +28,7 @@ _CODE = np.dtype("<i4")
 class RowTable:
     """Table in memory of the lengths of all values and of the index fields, which avoids reading the parts again.
 
-    Once its `schema` is set, the table is a row source (`packer.assembly.rows.RowSource`) for the index fields.
+    Once its `schema` is set, the table is a row source (`packer.assembly.plan.RowSource`) for the index fields.
 
     Parameters
     ----------

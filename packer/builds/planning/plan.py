@@ -16,7 +16,7 @@ from packer.sources.rows import digest_value
 from packer.steps.plain import keeps_images
 from packer.workspace import Workspace
 from packer.workspace.disk_list import DiskList, Reiterable
-from packer.workspace.json_lines import line_encoder
+from packer.workspace.durable import line_encoder
 from packer.workspace.machines import MADE_ON, library_version
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.registry import check_installed

@@ -14,12 +14,11 @@ from typing import NamedTuple, Protocol
 from packer.jobs.plan import JobPlan
 from packer.jobs.process import module_command
 from packer.jobs.progress import ProgressListener, Stage
-from packer.recipe.engines import ENGINES
+from packer.recipe.engines import ENGINES, WORKER_BYTES
 from packer.recipe.options import BuildOptions
-from packer.recipe.resources import WORKER_BYTES
 from packer.workspace import Workspace
 from packer.workspace.agents import read_terms
-from packer.workspace.json_lines import NewLines
+from packer.workspace.durable import NewLines
 from packer.workspace.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve

@@ -17,7 +17,7 @@ from packer.packed.bench.report import BenchReport, Packing, Side
 from packer.packed.plan import recipe_as_built
 from packer.recipe import Recipe
 from packer.recipe.checks import checked
-from packer.recipe.resources import count_workers
+from packer.recipe.engines import count_workers
 from packer.sources.base import Listing
 from packer.sources.item import Item
 from packer.sources.opening import open_source

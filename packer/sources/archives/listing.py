@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
+from packer.sources.column_types import DROP
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import Item, item_list
-from packer.sources.requested_types import DROP
 from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import may_pass
 from packer.vision.media import file_type

@@ -15,10 +15,10 @@ from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
 from packer.sources.base import Source
+from packer.sources.column_types import column_types
 from packer.sources.packed import is_packed
-from packer.sources.requested_types import column_types
-from packer.sources.walking import walk
 from packer.vision.media import medium_of
+from packer.workspace.shared_files import walk
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import LONG, counted, list_some, shorten

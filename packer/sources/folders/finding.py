@@ -11,10 +11,9 @@ from typing import NamedTuple
 from packer.sources.folders.frame_folders import refuse_images_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
-from packer.sources.walking import Entry, scan
 from packer.vision.media import IMAGE, medium_of
 from packer.workspace.disk_list import sorted_texts
-from packer.workspace.shared_files import THREADS, is_on_network
+from packer.workspace.shared_files import THREADS, Entry, is_on_network, scan
 from shardspec.errors import BuildError, system_reason
 from shardspec.wording import LONG, counted, cut, shorten
 

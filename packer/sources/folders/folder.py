@@ -9,12 +9,12 @@ from typing import Any
 
 from packer.recipe import Recipe, field_name
 from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
+from packer.sources.column_types import column_types
 from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, item_list
-from packer.sources.requested_types import column_types
 from packer.sources.row_fields import describe_replaced, read_item_columns
 from packer.workspace.disk_list import LazyMap
 from shardspec.errors import UsageError

@@ -9,10 +9,9 @@ from typing import Any
 
 from packer.sources.folders.frames import Frames, FramesError, FramesState, frame_numbers
 from packer.sources.item import Item
-from packer.sources.walking import scan
 from packer.vision.faults import may_pass
 from packer.vision.media import IMAGE, medium_of
-from packer.workspace.shared_files import map_files
+from packer.workspace.shared_files import map_files, scan
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.wording import LONG, shorten
 

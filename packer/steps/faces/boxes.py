@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from packer.sources.packed import check_digests, is_packed
 from packer.sources.tables.opening import TABLES, is_table
-from packer.sources.walking import walk
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import are_boxes
+from packer.workspace.shared_files import walk
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import sha256_json

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from packer.jobs.engines.base import Clock, Event
-from packer.jobs.engines.detector import Busy, DetectorChild
-from packer.jobs.engines.processes import ProcessesEngine, _Worker
+from packer.jobs.engines.processes import Busy, DetectorChild, ProcessesEngine, _Worker
 from packer.jobs.plan import Unit, Work
 from packer.jobs.schedule import ItemTimes
 from packer.recipe.engines import Team

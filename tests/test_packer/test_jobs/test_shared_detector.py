@@ -17,8 +17,8 @@ from support.steps import LOG, read_log
 
 import packer
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.jobs.engines import detector as detector_module
-from packer.jobs.engines.detector import DetectorChild, Late
+from packer.jobs.engines import processes as detector_module
+from packer.jobs.engines.processes import DetectorChild, Late
 from shardspec.errors import UsageError
 
 DETECTOR = b"packer.jobs.detector"

@@ -21,7 +21,7 @@ from support.packed_files import face_columns, read_all, write_faces
 import packer
 from packer import find_leaks, merge, split, verify
 from packer.cli import main
-from packer.packed.split.options import check_ratios, parse_ratios
+from packer.packed.split.split import check_ratios, parse_ratios
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file

@@ -12,7 +12,7 @@ from support.video_files import MP4_INDEX_FIRST, write_video
 
 import packer
 from packer import Recipe
-from packer.recipe import resources
+from packer.recipe import engines
 from packer.sources.item import Item
 from packer.steps import decode
 from packer.steps.chain import ITEM, REPORT, Pipeline, StepError, StepResources
@@ -174,8 +174,8 @@ def test_a_step_that_wants_no_more_ends_the_thread(tmp_path):
     ("cores", "workers", "spare"), [(1, 1, False), (2, 1, True), (2, 2, False), (5, 3, False), (16, 8, True)]
 )
 def test_a_worker_has_a_core_to_spare_if_there_are_two_for_each(monkeypatch, cores, workers, spare):
-    monkeypatch.setattr(resources, "available_processors", lambda: cores)
-    assert resources.has_core_to_spare(workers) == spare
+    monkeypatch.setattr(engines, "available_processors", lambda: cores)
+    assert engines.has_core_to_spare(workers) == spare
 
 
 def test_builds_decode_ahead_where_there_is_a_core_to_spare_and_give_the_same(monkeypatch, tmp_path):

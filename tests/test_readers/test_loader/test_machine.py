@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.recipe.resources import count_workers
+from packer.recipe.engines import count_workers
 from readers import Loader, open_dataset
 from readers.formats.machine import available_processors, usable_memory
 
