@@ -225,7 +225,7 @@ class Store:
         except Exception as error:
             kind = type(error).__name__
             text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
-            raise StoreError(text, place=place, hint=_HINTS.get(kind)) from None
+            raise StoreError(text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)) from None
 
 
 class Hub:
@@ -402,6 +402,9 @@ def open_store(url: str, options: Mapping[str, Any] | None = None) -> Store | Hu
 _HUB_URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:pr/\d+|convert/[\w.-]+)|[^/]+))?(?:/(.*))?\Z")
 LOG_IN = "check the name, and log in by `hf auth login` or set HF_TOKEN to a token that may do this"
 _ACCESS = "check the credentials in the environment or in `storage_options`, and the permissions of the bucket"
+_EXPIRED = "ExpiredToken"
+"""Code of S3 for credentials that have expired, among other errors of status 400."""
+_RENEW = "renew the credentials, then repeat the command to resume"
 _HINTS: Mapping[str, str] = {
     "PermissionDeniedError": _ACCESS,
     "UnauthenticatedError": _ACCESS,

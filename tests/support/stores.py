@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from support.command import environment
 
 BUCKET = "data"
 _FAULTS = "/_faults"
+_HANGS_S = 30
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,14 @@ class _Faulty:
             start("200 OK", [("content-type", "application/json")])
             return [json.dumps(self._faults).encode()]
         kind = self._next(f"{method} {path}")
-        if kind in ("500", "503", "403"):
-            body = f"<Error><Code>Fault{kind}</Code></Error>".encode()
-            start(f"{kind} fault", [("content-type", "application/xml"), ("content-length", str(len(body)))])
+        if kind in ("500", "503", "403", "expired"):
+            status, code = ("400", "ExpiredToken") if kind == "expired" else (kind, f"Fault{kind}")
+            body = f"<Error><Code>{code}</Code></Error>".encode()
+            start(f"{status} fault", [("content-type", "application/xml"), ("content-length", str(len(body)))])
             return [body]
-        if kind == "reset":
+        if kind == "hang":
+            time.sleep(_HANGS_S)
+        if kind in ("reset", "hang"):
             environ["werkzeug.socket"].shutdown(2)
             return []
         if kind == "whole":
@@ -116,6 +121,8 @@ class _Faulty:
         body = b"".join(answer)
         if kind == "flip":
             return [body[:-1], bytes([body[-1] ^ 1])]
+        if kind == "trickle":
+            return _trickle(body)
         assert kind == "cut", kind
         return _cut(environ["werkzeug.socket"], body)
 
@@ -130,6 +137,12 @@ class _Faulty:
 def _cut(socket: Any, body: bytes) -> Iterator[bytes]:
     yield body[: len(body) // 2]
     socket.shutdown(2)
+
+
+def _trickle(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), -(-len(body) // 10)):
+        yield body[start : start - (-len(body) // 10)]
+        time.sleep(0.3)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from support.stores import StoreServer, serving
 from packer import build, copy, verify
 from packer.cli import main
 from packer.packed.copy.part import temporary_folder
+from shardspec import stores
 from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
 from shardspec.layout import Layout
 from shardspec.stores import Store
@@ -160,6 +162,54 @@ def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
     here.fail()
     assert copy(url, tmp_path / "back").files_kept > 0
     assert files(tmp_path / "back") == files(faces)
+
+
+def test_no_answer_and_a_slow_one_are_waited_for(
+    here: StoreServer, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_READ_TIMEOUT_S", 1)
+    here.fail({"match": "PUT .*shard.*0.lmdb$", "kind": "hang", "times": 1})
+    copy(faces, here.url("slow"))
+    here.fail(
+        {"match": "GET .*shard.*1.lmdb$", "kind": "hang", "times": 1},
+        {"match": "GET .*shard.*2.lmdb$", "kind": "trickle", "times": 1},
+    )
+    copy(here.url("slow"), tmp_path / "back")
+    assert here.left() == [0, 0]
+    assert files(tmp_path / "back") == files(faces)
+
+
+@pytest.mark.parametrize("uploads", [True, False])
+def test_credentials_that_expire_are_renewed_and_the_copy_resumed(
+    here: StoreServer, faces: Path, tmp_path: Path, uploads: bool
+) -> None:
+    url, back = here.url(f"expired-{uploads}"), tmp_path / "back"
+    if not uploads:
+        copy(faces, url)
+    here.fail({"match": ("PUT" if uploads else "GET") + " .*shard.*2.lmdb$", "kind": "expired", "times": 99})
+    with raises(StoreError, hint="renew the credentials, then repeat the command to resume"):
+        copy(*((faces, url) if uploads else (url, back)))
+    assert here.left() == [98]
+    here.fail()
+    assert copy(*((faces, url) if uploads else (url, back))).files_kept > 0
+    copy(url, back)
+    assert files(back) == files(faces)
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not installed")
+def test_a_full_disk_is_named_and_the_copy_resumed(server: StoreServer, faces: Path, tmp_path: Path) -> None:
+    url, back = server.url("full"), tmp_path / "back"
+    run_packer("copy", faces, url, env=server.env)
+    full = ("prlimit", "--fsize=20000")
+    failed = run_packer("copy", url, back, env=server.env, before=full, expect=1)
+    assert f"{back}: cannot be written: File too large" in failed.stderr
+    assert not Layout(back).manifest.exists()
+    run_packer("copy", url, back, env=server.env)
+    assert files(back) == files(faces)
+    env = {**server.env, "TMPDIR": str(tmp_path)}
+    failed = run_packer("copy", url, f"{url}-copy", env=env, before=full, expect=1)
+    assert f"{tmp_path}: cannot be written" in failed.stderr
+    assert "manifest.json" not in server.objects("full-copy")
 
 
 @pytest.mark.parametrize("uploads", [True, False])
