@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
     from packer.packed.copy.copy import CopyResult, copy
+    from packer.packed.describe import Description, describe
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
     from packer.packed.inspect.leaks import Leak, Leaks, find_leaks
@@ -70,6 +71,7 @@ else:
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
             "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
+            "Description": ImportTarget("packer.packed.describe:Description"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
             "DoctorReport": ImportTarget("packer.environment:DoctorReport"),
@@ -108,6 +110,7 @@ else:
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
+            "describe": ImportTarget("packer.packed.describe:describe"),
             "detect": ImportTarget("packer.builds.build:detect"),
             "doctor": ImportTarget("packer.environment:doctor"),
             "drop_field": ImportTarget("packer.packed.columns:drop_field"),
@@ -139,6 +142,7 @@ __all__ = [
     "ColumnsResult",
     "CopyResult",
     "DatasetList",
+    "Description",
     "Detections",
     "Detector",
     "DoctorReport",
@@ -177,6 +181,7 @@ __all__ = [
     "convert",
     "copy",
     "count_values",
+    "describe",
     "detect",
     "doctor",
     "drop_field",

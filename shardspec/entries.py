@@ -1,14 +1,15 @@
-"""Entries of a manifest: generations, shards, columns, files and counts.
+"""Entries of a manifest: generations, shards, columns, files, counts, and what it says about the dataset.
 
 Only these classes and `shardspec.manifest.Manifest` know the manifest's keys.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from shardspec.errors import Problems
+from shardspec.wording import is_utf8, shorten
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 NAME_MAX = 255
@@ -23,6 +24,12 @@ COLUMNS_FOLDER = "columns"
 
 BUILD_KINDS = ("build", "update", "retry")
 """Kinds of generations made from the items of a source."""
+
+TEXT_MAX = 1 << 16
+"""Most characters of a text."""
+_SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*(?: (?:AND|OR|WITH) [A-Za-z0-9][A-Za-z0-9.+-]*)*\Z")
+"""An SPDX license expression without parentheses: https://spdx.github.io/spdx-spec/v3.0.1/annexes/spdx-license-expressions."""
+_WEB = re.compile(r"https?://[^\s<>\"]+\Z")
 
 _FILE_KEYS = {"name": str, "bytes": int, "sha256": str}
 _SHARD_KEYS = {"name": str, "samples": int, "block_rows": int, "files": list}
@@ -268,6 +275,86 @@ class Generation(JSONObject):
         if found != counts.samples:
             problems.add("counts.samples", expected=f"the sum over the shards, {found}", found=counts.samples)
         return cls(document["kind"], document["fingerprint"], document["recipe"], document["runtime"], counts, shards)
+
+
+@dataclass(frozen=True)
+class About(JSONObject):
+    """Section ``about`` of a manifest. It belongs neither to the digest of a dataset nor to how it was made.
+
+    Attributes
+    ----------
+    title, description : str
+        Empty if unknown.
+    license : tuple of str
+        SPDX identifiers, or URLs of terms. Each one applies, to all or to a part of the samples.
+    citation : tuple of str
+        BibTeX entries or texts.
+    homepage : str
+        URL, or empty.
+    """
+
+    title: str = ""
+    description: str = ""
+    license: tuple[str, ...] = ()
+    citation: tuple[str, ...] = ()
+    homepage: str = ""
+
+    def __bool__(self) -> bool:
+        return self != UNSAID
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entries that are not empty."""
+        return {name: value for name, value in super().to_json().items() if value}
+
+    @classmethod
+    def from_json(cls, document: Any, problems: Problems) -> "About | None":
+        """Read the section."""
+        kinds = {spec.name: list if spec.default == () else str for spec in fields(cls)}
+        if not problems.check_keys(document, {}, optional=kinds):
+            return None
+        if not document or not all(document.values()):
+            problems.add("", expected="entries that are not empty", found=shorten(document))
+        values: dict[str, Any] = {name: tuple(v) if kinds[name] is list else v for name, v in document.items()}
+        about = cls(**values)
+        about.check(problems)
+        return about
+
+    def check(self, problems: Problems) -> None:
+        """Add a problem for each entry that is not what it should be."""
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            for text in [value] if isinstance(value, str) else value:
+                if not isinstance(text, str) or not is_utf8(text):
+                    problems.add(spec.name, expected="text that can be encoded as UTF-8", found=shorten(text))
+                elif not text and text is not value:
+                    problems.add(spec.name, expected="texts that are not empty", found=shorten(value))
+                elif len(text) > TEXT_MAX:
+                    problems.add(spec.name, expected=f"at most {TEXT_MAX} characters", found=len(text))
+                elif spec.name == "license" and not (_SPDX.match(text) or _WEB.match(text)):
+                    expected = "an SPDX identifier such as CC-BY-4.0 (spdx.org/licenses), or the URL of the terms"
+                    problems.add(spec.name, expected=expected, found=shorten(text))
+                elif spec.name == "homepage" and text and not _WEB.match(text):
+                    problems.add(spec.name, expected="a URL that begins with https:// or http://", found=shorten(text))
+
+    @classmethod
+    def united(cls, parts: Iterable["About"]) -> "About":
+        """Return the section of a dataset that contains others: all licences and citations, and any text all agree on."""
+        found = list(parts)
+
+        def common(values: list[str]) -> str:
+            return values[0] if values and len(set(values)) == 1 else ""
+
+        return cls(
+            title=common([one.title for one in found]),
+            description=common([one.description for one in found]),
+            license=tuple(dict.fromkeys(text for one in found for text in one.license)),
+            citation=tuple(dict.fromkeys(text for one in found for text in one.citation)),
+            homepage=common([one.homepage for one in found]),
+        )
+
+
+UNSAID = About()
+"""The section of a dataset that says nothing of itself."""
 
 
 def read_entries(kind: Any, documents: list[Any], place: str, problems: Problems) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """The manifest, which makes a folder a packed dataset.
 
-All of it except ``wall_clock`` is a function of the source, the recipe and the library versions, so two builds of one
-plan differ only in that section.
+All of it except ``wall_clock`` and ``about`` is a function of the source, the recipe and the library versions, so two
+builds of one plan differ only in these sections.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shardspec.entries import Column, FileEntry, Generation, Shard, read_entries, strip_aside
+from shardspec.entries import UNSAID, About, Column, FileEntry, Generation, Shard, read_entries, strip_aside
 from shardspec.errors import ManifestError, Problems, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
@@ -47,6 +47,8 @@ class Manifest:
         Facts that differ between runs: times, machine, workers.
     columns : tuple of Column
         Fields stored outside the shards, in the order of the schema.
+    about : About
+        Title, licence and citation, which may change while everything else stays.
     """
 
     format: str
@@ -55,6 +57,7 @@ class Manifest:
     files: tuple[FileEntry, ...] = ()
     wall_clock: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()
+    about: About = UNSAID
 
     @cached_property
     def shard_schema(self) -> Schema:
@@ -128,7 +131,7 @@ class Manifest:
         return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as a JSON object, with `columns` only if there are any."""
+        """Return the manifest as a JSON object, with `columns` and `about` only if there are any."""
         columns = {"columns": [column.to_json() for column in self.columns]} if self.columns else {}
         return {
             "spec_version": SPEC_VERSION,
@@ -136,6 +139,7 @@ class Manifest:
             "schema": self.schema.to_json(),
             "generations": [generation.to_json() for generation in self.generations],
             **columns,
+            **({"about": self.about.to_json()} if self.about else {}),
             "files": [entry.to_json() for entry in self.files],
             "wall_clock": dict(self.wall_clock),
         }
@@ -182,7 +186,8 @@ class Manifest:
         generations: tuple[Generation, ...] = ()
         files: tuple[FileEntry, ...] = ()
         columns: tuple[Column, ...] = ()
-        if problems.check_keys(document, expected, optional={"columns": list}):
+        about: About | None = None
+        if problems.check_keys(document, expected, optional={"columns": list, "about": dict}):
             if document["spec_version"] < 1:
                 problems.add("spec_version", expected=f"1 to {SPEC_VERSION}", found=document["spec_version"])
             if document["format"] not in FORMATS:
@@ -197,6 +202,9 @@ class Manifest:
                 if not document["columns"]:
                     problems.add("columns", expected="at least one column, or no such key")
                 columns = read_entries(Column, document["columns"], "columns", problems)
+            if "about" in document:
+                with problems.at("about"):
+                    about = About.from_json(document["about"], problems)
             names = [e.name for g in generations for s in g.shards for e in s.files] + [e.name for e in files]
             names += [e.name for column in columns for e in column.files]
             if len(set(names)) != len(names):
@@ -210,7 +218,7 @@ class Manifest:
         problems.raise_as(ManifestError, where)
         if schema is None:
             raise ManifestError("no schema could be read", place=where)
-        return cls(document["format"], schema, generations, files, document["wall_clock"], columns)
+        return cls(document["format"], schema, generations, files, document["wall_clock"], columns, about or UNSAID)
 
     @classmethod
     def loads(cls, data: bytes, where: str) -> "Manifest":

@@ -24,6 +24,7 @@ from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
+from packer.workspace.describing import change_about
 from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout
@@ -179,6 +180,7 @@ def run_build(
     listener = listener_of(progress)
     planned = plan_build(source, out, recipe, options, listener, functions, declaration)
     if isinstance(planned, BuildResult):
+        planned = _described(planned, out, options, upload)
         check_rejects(planned, options)
         return planned
     plan, notes, growth = planned
@@ -187,9 +189,24 @@ def run_build(
     if (totals := plan.totals) is not None:
         more = {name: getattr(totals, name) for name in ("marked", "refilled", "broken_tracks", "unused_boxes")}
         growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
-    result = BuildResult(**vars(done), **more, growth=growth, notes=notes)
+    made = BuildResult(**vars(done), **more, growth=growth, notes=notes)
+    result = _described(made, out, options, upload)
     check_rejects(result, options)
     return result
+
+
+def _described(result: BuildResult, out: Path, options: BuildOptions, upload: Upload | None) -> BuildResult:
+    """Store the options about a dataset that an earlier call finished."""
+    manifest = result.manifest
+    about = dataclasses.replace(manifest.about, **options.about)
+    if about == manifest.about:
+        return result
+    if upload is None:
+        manifest = change_about(out, lambda _: about)
+    else:
+        manifest = dataclasses.replace(manifest, about=about)
+        upload.replace_manifest(manifest)
+    return dataclasses.replace(result, manifest=manifest)
 
 
 def plan_build(

@@ -85,6 +85,7 @@ class BuildJob:
         self._comparison = comparison
         self._options = options
         self._functions = functions or {}
+        self._about = listing.about if comparison is None else comparison.base.about
         self._from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
@@ -143,7 +144,8 @@ class BuildJob:
         found = describe_contents(space, self.plan, self.totals, self._comparison, finished)
         kinds = {FROM_PACKED: self._from_packed, FROM_INPUTS: self._declaration is not None}
         marks = {name: True for name, is_so in kinds.items() if is_so}
-        return replace(found, wall_clock={"tasks_run": tasks_run, **marks, **found.wall_clock})
+        about = replace(self._about, **self._options.about)
+        return replace(found, about=about, wall_clock={"tasks_run": tasks_run, **marks, **found.wall_clock})
 
 
 class _Resumption(Resumption):

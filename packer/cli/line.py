@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "list": "list a public dataset, laid out as published, as a table for packer build",
     "inspect": "show the contents of a packed dataset",
     "rejects": "summarise why items were rejected, and write them to a table",
+    "describe": "show or change the title, licence, citation and homepage of a packed dataset",
     "verify": "check a packed dataset against its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
     "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",

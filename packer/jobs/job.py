@@ -223,7 +223,8 @@ class Job:
         }
         generations = _assign_shards(contents.generations, assembly.cuts, shards)
         schema = assembly.source.schema
-        manifest = make_manifest(self.workspace, assembly.format, schema, generations, wall_clock, contents.columns)
+        columns, about = contents.columns, contents.about
+        manifest = make_manifest(self.workspace, assembly.format, schema, generations, wall_clock, columns, about)
         if self._upload is None:
             commit(self.workspace, manifest)
         else:

@@ -12,7 +12,7 @@ from packer.assembly.plan import Piece, RowSource
 from packer.workspace import Workspace
 from packer.workspace.replacement import FieldColumn
 from shardspec.columns import IntArray
-from shardspec.entries import Generation
+from shardspec.entries import UNSAID, About, Generation
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, shorten
@@ -206,11 +206,14 @@ class Contents:
         The columns. The files of new columns are in ``space.columns``, in a folder named like the field.
     wall_clock : mapping
         Further keys of ``wall_clock``.
+    about : About
+        Title, licence and citation.
     """
 
     generations: Sequence[Made]
     columns: Sequence[FieldColumn] = ()
     wall_clock: Mapping[str, Any] = field(default_factory=dict)
+    about: About = UNSAID
 
 
 @dataclass(frozen=True)

@@ -200,6 +200,11 @@ class Upload:
         self.manifest = manifest
         return True
 
+    def replace_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest of the finished dataset by one with the same files."""
+        self._store.put(MANIFEST_NAME, manifest.dumps())
+        self.manifest = manifest
+
     def abandon(self) -> None:
         """Delete the mark of an upload of no shards."""
         self._store.delete([_MARK])

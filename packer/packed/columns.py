@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,11 @@ from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.sources.tables.opening import open_table
-from packer.workspace import Workspace
 from packer.workspace.disk_list import text_list
-from packer.workspace.durable import writing
-from packer.workspace.folder import locked, output_folder
-from packer.workspace.replacement import finish_replacement
+from packer.workspace.folder import changing, output_folder
 from shardspec.errors import UsageError
 from shardspec.fields import field_name
-from shardspec.layout import BUILD_FOLDER, Layout, given_path
+from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Field
 from shardspec.typing.join import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
@@ -162,7 +159,7 @@ def add(
     columns_of_keys = key_columns(key, [field.name for field in on_fields])
     stay_texts = [column for column, field in zip(columns_of_keys, on_fields, strict=True) if field.kind == "text"]
     frame = table if file is None else file.frame(stay_texts)
-    with _changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
+    with changing(path) as (workspace, manifest), Stage(listener, "adding", 1, "tables") as stage:
         columns = {column.field for column in manifest.columns}
         join = partial(
             join_frame,
@@ -235,7 +232,7 @@ def drop_field(
     """
     path, names = output_folder(dataset, "dataset"), [fields] if isinstance(fields, str) else list(fields)
     listener = listener_of(progress)
-    with _changing(path) as (workspace, manifest), Stage(listener, "dropping", len(names), "fields") as stage:
+    with changing(path) as (workspace, manifest), Stage(listener, "dropping", len(names), "fields") as stage:
         columns = [column.field for column in manifest.columns]
         for name in names:
             if name not in columns:
@@ -261,27 +258,6 @@ def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
                     f"label: some are below {NO_CLASS} (no class), such as {least}, which classification losses refuse: "
                     "number classes from 0 on, or rename the column if it does not hold classes"
                 )
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
-    """Lock a packed dataset, and yield its workspace and its manifest."""
-    layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
-    layout.load()
-    with locked(workspace), writing(path):
-        if finish_replacement(workspace):
-            workspace.remove()
-            workspace.create()
-        if workspace.plan.exists():
-            raise UsageError(
-                place=path,
-                expected="a dataset at rest",
-                found="an unfinished build in its folder",
-                hint=f"run its command again, or delete {BUILD_FOLDER}",
-            )
-        workspace.sweep()
-        yield workspace, layout.load()
-        workspace.remove()
 
 
 def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:

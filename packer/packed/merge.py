@@ -39,23 +39,31 @@ class MergeResult(JobResult):
     repeated : dict of str to int
         Number of samples of a dataset that an earlier dataset has, too (all values except the key are equal), by the
         path of the dataset as given. The merged dataset has these samples twice.
+    unlicensed : tuple of str
+        Datasets without a licence, by their paths as given, if others have one.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     repeated: Mapping[str, int] = field(default_factory=dict)
+    unlicensed: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Describe the dataset, with warnings about repeated samples and images of several shapes."""
+        """Describe the dataset, with warnings about repeated samples, missing licences and images of several shapes."""
         twice = (
             f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in an earlier dataset, too, "
             "and therefore twice in the merged one: merge datasets without common samples"
             for path, count in self.repeated.items()
         )
-        return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
+        unsaid = (
+            f"warning: {path} states no licence, and the merged dataset states only those of the others: "
+            f"{program()} describe {self.path} --license … replaces them"
+            for path in self.unlicensed
+        )
+        return "\n".join([super().describe(), *twice, *unsaid, *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
         shapes = {name: list(shapes) for name, shapes in self.shapes.items()}
-        return {"different_shapes": shapes, "repeated": dict(self.repeated)}
+        return {"different_shapes": shapes, "repeated": dict(self.repeated), "unlicensed": list(self.unlicensed)}
 
     def _describe_shapes(self, name: str) -> str:
         return (
@@ -87,6 +95,8 @@ def merge(
     The samples keep the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
     into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up. A
     sample that is in two datasets is taken twice, and the result counts such samples.
+
+    The licences and citations of all datasets stay. A title, description or homepage stays if all datasets have the same.
 
     Parameters
     ----------
@@ -132,7 +142,9 @@ def merge(
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(plan, target, options_of_job, listener_of(progress)).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
-    return MergeResult(**vars(result), shapes=shapes, repeated=again)
+    stated = [bool(one.manifest.about.license) for one in inputs]
+    unlicensed = tuple(os.fspath(path) for path, has in zip(datasets, stated, strict=True) if any(stated) and not has)
+    return MergeResult(**vars(result), shapes=shapes, repeated=again, unlicensed=unlicensed)
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:

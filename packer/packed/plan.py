@@ -35,7 +35,7 @@ from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import encode_line, writing
 from shardspec.columns import IntArray
-from shardspec.entries import BUILD_KINDS, Generation, total
+from shardspec.entries import BUILD_KINDS, About, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, given_path
@@ -67,12 +67,13 @@ class Input:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the manifest without the wall clock, which covers all bytes and their provenance.
+        """SHA-256 of the manifest without wall clock and ``about``, which covers all bytes and their provenance.
 
         A dataset that is about to replace another has the same digest before and after its files are renamed.
         """
         document = self.manifest.with_own_names().to_json()
         del document["wall_clock"]
+        document.pop("about", None)
         return sha256_json(document)
 
     def provenance(self) -> dict[str, Any]:
@@ -218,7 +219,9 @@ class RepackPlan:
                 if generation.kind in (*BUILD_KINDS, "write"):
                     recipe = recipe_as_built(one.manifest, generation)
                     built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
-        return Contents(made, wall_clock={"plan": self.fingerprint, "job": self.provenance, "built": built})
+        about = About.united(one.manifest.about for one in self.inputs)
+        clock = {"plan": self.fingerprint, "job": self.provenance, "built": built}
+        return Contents(made, wall_clock=clock, about=about)
 
 
 class _CopyResumption(Resumption):

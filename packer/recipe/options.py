@@ -1,11 +1,14 @@
-"""Options of a build that do not affect the bytes of the dataset."""
+"""Options of a build that do not affect the bytes of the samples."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
+from typing import Any
 
 from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
 from packer.recipe.engines import ENGINES, MOST_WORKERS, check_workers
-from packer.recipe.recipe import Recipe
+from packer.recipe.recipe import TEXT_LISTS, Recipe, as_texts
+from shardspec.entries import About
 from shardspec.errors import Problems, UsageError
 from shardspec.wording import shorten
 
@@ -33,7 +36,7 @@ def _able(what: str) -> str:
 @documented
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of ``packer build`` that affect how a build runs, but not its output.
+    """Options of ``packer build`` that affect how a build runs and what the manifest says about the dataset.
 
     Raises
     ------
@@ -98,17 +101,30 @@ class BuildOptions:
         metavar="REASON",
         optional=True,
     )
+    title: str | None = option(None, "title of the dataset", metavar="TEXT")
+    description: str | None = option(None, "what the dataset holds, in a few sentences", metavar="TEXT")
+    license: tuple[str, ...] = option(
+        (), "SPDX identifier of the dataset's licence, such as CC-BY-4.0, or the URL of its terms (repeatable)"
+    )
+    citation: tuple[str, ...] = option(
+        (), "BibTeX entry, or text, by which to cite the dataset (repeatable)", metavar="TEXT"
+    )
+    homepage: str | None = option(None, "URL of the dataset's page", metavar="URL")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
         problems = Problems(of_options=True)
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name))
-            if spec.metadata.get("path") and isinstance(value, PathLike):
+            if spec.name in TEXT_LISTS:
+                value = as_texts(spec.name, value, problems)
+            elif spec.metadata.get("path") and isinstance(value, PathLike):
                 value = str(value)
             object.__setattr__(self, spec.name, value)
             if spec.name not in ("item_timeout", "workers"):
                 check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
+        if not problems:
+            About(**self.about).check(problems)
         problems.raise_as(UsageError)
         self._check_growing()
         self._check_workers()
@@ -154,6 +170,12 @@ class BuildOptions:
         if self.ray_address is not None and self.engine != "ray":
             raise UsageError(f"read only by the ray engine, found engine {self.engine}", option="ray_address")
         can.check_usable(self.engine)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The entries of the manifest's section ``about`` that were given."""
+        values = {spec.name: getattr(self, spec.name) for spec in fields(About)}
+        return {name: value for name, value in values.items() if value not in (None, ())}
 
     @property
     def grows(self) -> bool:

@@ -53,7 +53,10 @@ DEFAULT_SUBSAMPLING = "420"
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track per video."""
 
-TEXT_LISTS = ("root", "drop", "text", "int", "float", "intervals", "include", "exclude", "encode_field")
+TEXT_LISTS = (
+    *("root", "drop", "text", "int", "float", "intervals", "include", "exclude", "encode_field"),
+    *("license", "citation"),
+)
 """Options that may be repeated."""
 
 MAX_SIZE = 8192
@@ -360,7 +363,7 @@ class Recipe:
         for spec in fields(self):
             value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
             if spec.name in TEXT_LISTS:
-                value = _as_texts(spec.name, value, problems)
+                value = as_texts(spec.name, value, problems)
             elif spec.name == "classes":
                 value = _as_classes(value, problems)
             elif spec.metadata.get("path") and isinstance(value, PathLike):
@@ -556,7 +559,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
         )
 
 
-def _as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
+def as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
     """Return one or several texts without repetitions."""
     texts = [value] if isinstance(value, str | PathLike) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str | PathLike) and str(text) for text in texts):

@@ -17,6 +17,7 @@ from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import may_pass
 from packer.workspace.shared_files import is_on_network, map_threaded
+from shardspec.entries import UNSAID, About
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import describe_url, is_url
 from shardspec.wording import LONG, counted, shorten
@@ -55,6 +56,8 @@ class Listing:
         Notes for the user about the source, one line each.
     sought : str
         Description of what was searched for and where, for the message if there are no items.
+    about : About
+        Title, licence and citation of a packed dataset.
     """
 
     items: Sequence[Item]
@@ -70,6 +73,7 @@ class Listing:
     outside_example: str = ""
     notes: Sequence[str] = ()
     sought: str = ""
+    about: About = UNSAID
 
 
 @dataclass(frozen=True)

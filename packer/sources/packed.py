@@ -99,7 +99,7 @@ class PackedSource:
 
         items = LazyMap(range(len(keys)), describe)
         further = tuple(field.name for field in manifest.schema if field.is_image and is_further_image(field.name))
-        return Listing(items, classes=classes, further=further)
+        return Listing(items, classes=classes, further=further, about=manifest.about)
 
     def _keys(self, manifest: Manifest) -> Sequence[str]:
         """Return the names of the rows for reports, which are their keys."""

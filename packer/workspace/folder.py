@@ -14,7 +14,7 @@ from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement, sweep_columns
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, Problems, UsageError
-from shardspec.layout import MANIFEST_NAME, Layout, given_path
+from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.stores import local_path, names_store
 from shardspec.wording import LONG, cut, program, shorten
@@ -90,6 +90,27 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
                                 path.rmdir()
                 finally:
                     lock.release()
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
+    """Lock a packed dataset, and yield its workspace and its manifest."""
+    layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
+    layout.load()
+    with locked(workspace), writing(path):
+        if finish_replacement(workspace):
+            workspace.remove()
+            workspace.create()
+        if workspace.plan.exists():
+            raise UsageError(
+                place=path,
+                expected="a dataset at rest",
+                found="an unfinished build in its folder",
+                hint=f"run its command again, or delete {BUILD_FOLDER}",
+            )
+        workspace.sweep()
+        yield workspace, layout.load()
+        workspace.remove()
 
 
 def refuse_files(out: Path) -> None:

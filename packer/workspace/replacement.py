@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_folder, link_tree, remove_tree, write_durably
-from shardspec.entries import ASIDE, COLUMNS_FOLDER, Column, FileEntry, Generation, Shard
+from shardspec.entries import ASIDE, COLUMNS_FOLDER, UNSAID, About, Column, FileEntry, Generation, Shard
 from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
@@ -52,13 +52,14 @@ def make_manifest(
     generations: Sequence[Generation],
     wall_clock: Mapping[str, Any],
     columns: Sequence[FieldColumn] = (),
+    about: About = UNSAID,
 ) -> Manifest:
     """Return the manifest of the finished files, to which the card is added."""
     final = Layout(workspace.final)
     _write_card(final, format)
     fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
     whole = Schema((*schema, *fields)) if fields else schema
-    return Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries)
+    return Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries, about)
 
 
 def commit(workspace: Workspace, manifest: Manifest) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shardspec.entries import Column, Counts, FileEntry, Generation, Shard
+from shardspec.entries import About, Column, Counts, FileEntry, Generation, Shard
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.manifest import Manifest
@@ -20,6 +20,15 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 )
 json_objects = st.dictionaries(texts, json_values, max_size=4)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
+licenses = st.sampled_from(["CC-BY-4.0", "MIT OR Apache-2.0", "https://example.org/terms?v=1"])
+abouts = st.builds(
+    About,
+    title=texts,
+    description=texts,
+    license=st.lists(licenses, max_size=2).map(tuple),
+    citation=st.lists(texts.filter(bool), max_size=2).map(tuple),
+    homepage=st.sampled_from(["", "https://example.org/é"]),
+)
 
 
 @st.composite
@@ -95,7 +104,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     samples = sum(shard.samples for generation in generations for shard in generation.shards)
     columns = tuple(draw(_columns(schema[name], samples)) for name in beside)
     format = draw(st.sampled_from(sorted(FORMATS)))
-    return Manifest(format, schema, tuple(generations), files, draw(json_objects), columns)
+    return Manifest(format, schema, tuple(generations), files, draw(json_objects), columns, draw(abouts))
 
 
 @st.composite

@@ -87,6 +87,7 @@ TOPICS: Mapping[str, tuple[str, ...]] = {
         "steps",
     ),
     "growing a dataset": ("update", "changed", "gone", "new_classes", "retry_rejects"),
+    "about the dataset": ("title", "description", "license", "citation", "homepage"),
     "running": ("work", "item_timeout", "on_error", "max_rejects"),
     "clusters": ("engine", "workers_per_node", "ray_address"),
 }

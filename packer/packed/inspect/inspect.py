@@ -87,7 +87,7 @@ class InspectReport(Result):
         -------
         dict
             ``path``, ``format``, ``samples``, ``items``, ``packed_items``, ``rejected_items`` and the other counts
-            summed over the generations, ``fields``, ``shards``, ``columns``, ``bytes``, ``digest``,
+            summed over the generations, ``fields``, ``shards``, ``columns``, ``bytes``, ``digest``, ``about``,
             ``problem``, ``fingerprints``, ``history``, and ``recipe``, ``runtime`` and ``wall_clock`` of the last
             generation.
         """
@@ -106,6 +106,7 @@ class InspectReport(Result):
             ],
             "bytes": manifest.stored_bytes,
             "digest": manifest.digest,
+            "about": manifest.about.to_json(),
             "problem": self.problem,
             "fingerprints": [generation.fingerprint for generation in manifest.generations],
             "history": [note._asdict() for note in self.history],
@@ -156,6 +157,8 @@ class InspectReport(Result):
             f"{counted(facts['damaged_items'], 'damaged video')}, "
             f"{facts['ignored_files']} ignored, "
             f"{counted(facts['progressive_jpegs'], 'progressive JPEG')} found",
+            *([f"title: {one_line(manifest.about.title)}"] if manifest.about.title else []),
+            *([f"license: {', '.join(manifest.about.license)}"] if manifest.about.license else []),
             *([f"problem: {self.problem} ({program()} verify looks for all)"] if self.problem else []),
             f"digest: {facts['digest']}",
             "fields:",
