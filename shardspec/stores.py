@@ -265,7 +265,9 @@ class Hub:
         api = import_target("huggingface_hub:HfApi", what=self.url, extra="hf")
         self._library: Any = import_module("huggingface_hub")
         self._library.utils.disable_progress_bars()  # one for each file, beside that of the command
-        self._api: Any = api(endpoint=given.get("endpoint"), token=given.get("token"))
+        # huggingface_hub reads this variable only when it is imported.
+        endpoint = given.get("endpoint") or os.environ.get("HF_ENDPOINT")
+        self._api: Any = api(endpoint=endpoint, token=given.get("token"))
         self._changes: dict[str, Any] = {}
         self._lock = Lock()
         self._commit: str | None = None

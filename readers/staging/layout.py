@@ -108,7 +108,7 @@ def dataset_layout(
     Parameters
     ----------
     place : path or str
-        A folder, or a URL (`shardspec.stores.Store`).
+        A folder, or a URL (`shardspec.stores.Store`, `shardspec.stores.Hub`).
     cache : path, optional
         Folder for the files of a remote dataset; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
     cache_size : int or str, optional

@@ -30,7 +30,7 @@ from shardspec.entries import FileEntry
 from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError
 from shardspec.layout import MANIFEST_NAME
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.stores import Store
+from shardspec.stores import Hub, Store, open_store
 
 FETCHERS = 4
 """Downloads at a time. Four streams fill the link of one store."""
@@ -49,7 +49,7 @@ _ATTEMPTS = 2
 class Dataset:
     """A remote dataset that some client has opened."""
 
-    def __init__(self, store: Store, key: str, root: Path, manifest: Manifest) -> None:
+    def __init__(self, store: Store | Hub, key: str, root: Path, manifest: Manifest) -> None:
         self.store, self.key, self.root = store, key, root
         self.entries: Mapping[str, FileEntry] = {entry.name: entry for entry in manifest.entries}
         self.parts = [[entry.name for entry in part.files] for part in manifest.parts]
@@ -80,7 +80,7 @@ class Stager:
         """Open a dataset by its URL; return its key, folder and the bytes that the cache may hold."""
         with self._opening:  # not `changed`, because a request may take minutes
             _adopt(env)
-            store = Store(url, options)
+            store = open_store(url, options)
             try:
                 data = store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
             except FileNotFoundError:

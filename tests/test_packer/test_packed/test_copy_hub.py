@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -50,6 +51,9 @@ def test_a_dataset_is_published_and_fetched(hub: FakeHub, tmp_path: Path, format
     assert files(tmp_path / "back") == files(tmp_path / "faces")
     run_packer("copy", url.replace("faces", "faces@main", 1), tmp_path / "part", "--where", "frame < 30", env=hub.env)
     assert Layout(tmp_path / "part").load().samples == 3
+    script = f"import readers; print(readers.open_dataset({url!r}, cache={str(tmp_path / 'cache')!r})[7]['frame'])"
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, env=hub.env, check=True, capture_output=True, text=True).stdout == "70\n"
 
 
 def test_a_dataset_is_replaced_in_one_commit(hub: FakeHub, tmp_path: Path) -> None:
