@@ -29,7 +29,7 @@ from shardspec.layout import Layout
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
 FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
-    **{name: (getattr(packer, name.replace("-", "_")),) for name in COMMANDS if name != "list"},
+    **{name: (getattr(packer, name.replace("-", "_")),) for name in COMMANDS if name not in ("list", "help")},
     "build": (packer.build, packer.dry_run),
     "inspect": (packer.inspect, packer.find_leaks),
     "list": (packer.list_dataset,),
@@ -69,9 +69,7 @@ def test_the_page_of_names_is_what_the_code_says() -> None:
 
 def options_of(command: str) -> dict[str, argparse.Action]:
     """A command's arguments by their names."""
-    parser = _parser(command)[1]
-    assert parser is not None
-    return {action.dest: action for action in parser._actions}
+    return {action.dest: action for action in _parser([command])[1][command]._actions}
 
 
 def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
@@ -83,7 +81,7 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
     return found
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", FUNCTIONS)
 def test_python_and_the_command_line_have_the_same_options(command: str) -> None:
     options = options_of(command)
     parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}

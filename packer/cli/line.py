@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "export a packed dataset as image files and a table, or as shards of another library",
     "bench": "compare the speed of reading raw files and the packed dataset",
     "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
+    "help": "explain a topic of packer build and list its options",
 }
 """The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
 
@@ -75,7 +76,10 @@ def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
         utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
         sys.stdout.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser, command = _parser(name)
+    if name == "help" and arguments[-1] in COMMANDS.keys() - {"help"}:
+        name, arguments = arguments[-1], [arguments[-1], "--help"]
+    parser, parsers = _parser([name])
+    command = parsers.get(name or "")
     options, rest = parser.parse_known_args(arguments)
     if rest:
         (command or parser).refuse_rest(rest)
@@ -131,25 +135,31 @@ def _print_error(command: str, message: str) -> None:
     print(f"{program()} {command}: {message}", file=sys.stderr)
 
 
-def _parser(chosen: str | None) -> "tuple[CommandParser, CommandParser | None]":
-    """Return the parser and the chosen command's parser.
+def _parser(chosen: Collection[str | None]) -> "tuple[CommandParser, dict[str, CommandParser]]":
+    """Return the parser and those of the commands, by name.
 
-    Only the chosen command gets its arguments, so no other command's module is imported.
+    Only the chosen commands get their arguments, so no other command's module is imported.
     """
     parser = CommandParser(prog=program(), description="Pack image and face datasets once; read them fast in training.")
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="show program's version number and exit")
+    parser.add_argument(
+        "--completion",
+        action=_Completion,
+        choices=("bash", "zsh", "fish"),
+        help="print a script that completes commands",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, CommandParser] = {}
     for name, help in COMMANDS.items():
         command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        if name == chosen:
+        if name in chosen:
             try:
                 module = _module_of(name)
             except MissingDependencyError as error:
                 command.exit(error.exit_code, f"{command.prog}: {error}\n")
             module.add_arguments(command)
-    return parser, parsers.get(chosen or "")
+    return parser, parsers
 
 
 def _module_of(command: str) -> Any:
@@ -173,6 +183,26 @@ class _Version(argparse.Action):
         from importlib.metadata import version
 
         parser._print_message(f"{parser.prog} {version('facepack')}\n", sys.stdout)
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints a shell's completion script and exits. Values that are neither a choice nor a number complete as paths."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _options: Any, shell: Any, *_: Any) -> NoReturn:
+        """Print the script and exit."""
+        import shtab
+
+        usable: list[str] = []
+        for name in COMMANDS:
+            with suppress(MissingDependencyError):
+                _module_of(name)
+                usable.append(name)
+        whole, parsers = _parser(usable)
+        for action in [action for command in parsers.values() for action in command._actions]:
+            if action.nargs != 0 and action.type in (None, str) and action.choices is None:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        print_out(shtab.complete(whole, shell).removesuffix("\n"))
         parser.exit()
 
 

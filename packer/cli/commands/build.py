@@ -5,9 +5,9 @@ import dataclasses
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packer.cli.arguments import add_option, add_output_arguments, print_made, print_result
 from packer.recipe import Recipe, refuse_unknown
@@ -48,62 +48,132 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, OPTION_NAMES)
 
 
-TOPICS: Mapping[str, tuple[str, ...]] = {
-    "most used": (
-        "preset",
-        "format",
-        "label_from",
-        "every",
-        "size",
-        "choose",
-        "align",
-        "encode",
-        "workers",
-        "overwrite",
-    ),
-    "source and labels": (
-        *("include", "exclude", "limit", "classes", "classes_from", "label_names", "fields_from_path", "sidecars"),
-        *("frame_folders", "path_column", "root", "keys", "unquoted", "drop", "text", "int", "float", "intervals"),
-    ),
-    "frames and sound of videos": (
-        *("fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
-    ),
-    "faces": (
-        *("min_face", "min_score", "margin", "crop", "align_as", "smooth", "fill", "crop_per", "keep_faceless"),
-        *("boxes", "boxes_from", "boxes_scale", "also", "also_missing", "also_resample"),
-    ),
-    "detector and landmarks": ("detector", "device", "parity", "shared_detector", "landmarks", "landmark_model"),
-    "storage": (
-        *(
-            "resize",
-            "encode_field",
-            "quality",
-            "subsampling",
-            "progressive",
-            "restart_markers",
-            "shard_size",
-            "shuffle",
+COMMON = ("preset", "format", "label_from", "every", "size", "choose", "align", "encode", "workers", "overwrite")
+"""The most used options, which ``packer build --help`` shows before the topics."""
+
+
+class Topic(NamedTuple):
+    """Options of a build that belong together.
+
+    Attributes
+    ----------
+    title : str
+        Heading in ``packer build --help``.
+    text : str
+        What to know before the options, in a few sentences.
+    page : str
+        Page of the documentation.
+    options : tuple of str
+        Names of options of `Recipe` and `BuildOptions`.
+    """
+
+    title: str
+    text: str
+    page: str
+    options: tuple[str, ...]
+
+
+TOPICS: Mapping[str, Topic] = {
+    "source": Topic(
+        "source and labels",
+        "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed, "
+        "and the label is the first folder level or the column `label`. Other columns of a table become fields.",
+        "docs/sources.md",
+        (
+            *("label_from", "include", "exclude", "limit", "classes", "classes_from", "label_names"),
+            *("fields_from_path", "sidecars", "frame_folders", "path_column", "root", "keys", "unquoted"),
+            *("drop", "text", "int", "float", "intervals"),
         ),
-        "steps",
     ),
-    "growing a dataset": ("update", "changed", "gone", "new_classes", "retry_rejects"),
-    "about the dataset": ("title", "description", "license", "citation", "homepage"),
-    "running": ("work", "item_timeout", "on_error", "max_rejects"),
-    "clusters": ("engine", "workers_per_node", "ray_address"),
+    "video": Topic(
+        "frames and sound of videos",
+        "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
+        "many there are (--frames). Frames are counted in the order in which they are shown.",
+        "docs/frames.md",
+        ("every", "fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
+    ),
+    "faces": Topic(
+        "faces",
+        "With --preset faces, MTCNN finds the faces of each image or frame, and each face is cut as a square and scaled "
+        "to --size. --boxes takes boxes that were found before, so that nothing is detected again.",
+        "docs/faces.md",
+        (
+            *("choose", "align", "min_face", "min_score", "margin", "crop", "align_as", "smooth", "fill", "crop_per"),
+            *("keep_faceless", "boxes", "boxes_from", "boxes_scale", "also", "also_missing", "also_resample"),
+        ),
+    ),
+    "landmarks": Topic(
+        "detector and landmarks",
+        "The detector finds boxes and 5 points, on the CPU (openvino) or with torch. --landmarks adds 68 points or a "
+        "face mesh, with the outline and regions of the face.",
+        "docs/landmarks.md",
+        ("detector", "device", "parity", "shared_detector", "landmarks", "landmark_model"),
+    ),
+    "images": Topic(
+        "steps and sizes of images",
+        "A preset is a list of steps that each image or frame goes through. --size scales the shorter side, and --resize "
+        "chooses other rules. --steps replaces the list, also by functions of your own.",
+        "docs/images.md",
+        ("preset", "size", "resize", "steps"),
+    ),
+    "storage": Topic(
+        "storage",
+        "All formats hold the same samples, and `packer convert` makes one from another without decoding. JPEG is the "
+        "smallest, and png and raw keep every bit.",
+        "docs/formats.md",
+        (
+            *("format", "encode", "encode_field", "quality", "subsampling", "progressive", "restart_markers"),
+            *("shard_size", "shuffle"),
+        ),
+    ),
+    "growing": Topic(
+        "growing a dataset",
+        "--update adds the new items of SOURCE to a packed dataset. By default it stops if an item has changed or is gone. "
+        "--retry-rejects tries rejected items again.",
+        "docs/growing.md",
+        ("update", "changed", "gone", "new_classes", "retry_rejects"),
+    ),
+    "metadata": Topic(
+        "about the dataset",
+        "Stored in the manifest, kept by every command, and shown on the dataset's card. `packer describe` changes them "
+        "later.",
+        "docs/publish.md",
+        ("title", "description", "license", "citation", "homepage"),
+    ),
+    "running": Topic(
+        "running",
+        "Repeat a command to resume it: finished work is kept, and the bytes of the dataset do not depend on these options. "
+        "Items that cannot be packed are listed in rejects.jsonl.",
+        "docs/build.md",
+        ("workers", "overwrite", "work", "item_timeout", "on_error", "max_rejects"),
+    ),
+    "cluster": Topic(
+        "clusters",
+        "One build can use all nodes of a Slurm allocation (--engine srun) or of a Ray cluster (--engine ray). "
+        "`packer submit` plans a build for a job array.",
+        "docs/cluster.md",
+        ("engine", "workers_per_node", "ray_address"),
+    ),
 }
-"""Options of a build by topic, as ``packer build --help`` groups them. Each option has one topic."""
+"""Topics of ``packer help``. Each option has one topic."""
 
 
 def add_options(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Add the named options of `Recipe` and `BuildOptions`, grouped by topic."""
+    """Add the named options of `Recipe` and `BuildOptions`, the most used first and the others by topic."""
     parser.usage = "%(prog)s SOURCE OUT [OPTIONS]"
+    parser.epilog = f"packer help TOPIC explains one topic: {', '.join(TOPICS)}"
+    add_group(parser, "most used", [name for name in COMMON if name in names])
+    for topic in TOPICS.values():
+        add_group(parser, topic.title, [name for name in topic.options if name in names and name not in COMMON])
+
+
+def add_group(parser: argparse.ArgumentParser, title: str, names: Sequence[str]) -> None:
+    """Add a group of options of `Recipe` and `BuildOptions`, or none if there are no names."""
     specs = {spec.name: spec for kind in (Recipe, BuildOptions) for spec in dataclasses.fields(kind)}
-    for topic, options in TOPICS.items():
-        chosen = [name for name in options if name in names]
-        if chosen:
-            group = parser.add_argument_group(topic)
-            for name in chosen:
-                add_option(group, specs[name])
+    if names:
+        group = parser.add_argument_group(title)
+        for name in names:
+            add_option(group, specs[name])
 
 
 def run(options: argparse.Namespace) -> int:

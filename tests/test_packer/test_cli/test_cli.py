@@ -21,9 +21,8 @@ from support.packed import check_whole, fingerprints, read_samples
 
 from packer import Recipe
 from packer.cli import main
-from packer.cli.commands.build import TOPICS
 from packer.cli.line import COMMANDS
-from packer.recipe.options import OPTION_NAMES, BuildOptions
+from packer.recipe.options import BuildOptions
 from shardspec.layout import Layout
 
 
@@ -428,13 +427,3 @@ def test_a_command_names_what_it_made_as_it_was_typed(source: Path, tmp_path: Pa
         assert [text.startswith(start) for text, start in zip(printed, named, strict=False)] == [True] * len(named)
     found = json.loads(run_packer("export", "sets/out", "sets/more", "--quiet", "--json", cwd=tmp_path).stdout)
     assert (found["out"], found["table"]) == ("sets/more", "sets/more/table.csv")
-
-
-def test_the_help_of_a_build_shows_each_option_under_one_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(name for names in TOPICS.values() for name in names) == sorted(OPTION_NAMES)
-    with pytest.raises(SystemExit):
-        main(["build", "--help"])
-    shown = capsys.readouterr().out
-    places = [shown.index(f"\n{topic}:\n") for topic in TOPICS]
-    assert places == sorted(places)
-    assert places[0] < shown.index("\n  --preset ") < places[1] < shown.index("\n  --include ") < places[2]
