@@ -85,9 +85,8 @@ def check_detector(device: str, frames: Sequence[np.ndarray]) -> Iterator[Line]:
     """Compare the detector on the device with float32 on the CPU, and a batch with single frames; measure both."""
     from benchmarks.agreement import compare
     from packer import Detections, Detector
-    from packer.vision.detect.runtime import build_networks
+    from packer.vision.detect.networks import build_networks, load_weights
     from packer.vision.detect.torch_runtime import TorchRuntime
-    from packer.vision.detect.weights import load_weights
 
     reference, detector = Detector("torch"), Detector("torch", device=device)
     # The default on a GPU; on the CPU, so that tests run the same code.

@@ -16,7 +16,7 @@ from typing import Any
 
 from packer.jobs.result import Result
 from packer.recipe.engines import free_memory, slurm_memory, slurm_processors, usable_processors
-from packer.vision.detect.runtime import gpu_name
+from packer.vision.detect.networks import gpu_name
 from packer.workspace.machines import MISSING, library_version
 from readers.formats.machine import cgroup_processors, file_system_of, is_network_file_system, usable_memory
 from shardspec.errors import UsageError

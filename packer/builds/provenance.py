@@ -11,8 +11,7 @@ from packer.steps.chain import STEPS
 from packer.steps.encode import load_to_baseline
 from packer.steps.faces.boxes import digest_file_or_folder
 from packer.vision.detect.interface import declare
-from packer.vision.detect.runtime import gpu_name, resolve_runtime
-from packer.vision.detect.weights import load_weights
+from packer.vision.detect.networks import gpu_name, load_weights, resolve_runtime
 from packer.vision.landmarks import KINDS
 from packer.workspace.machines import library_version
 from shardspec.errors import UsageError

@@ -15,8 +15,7 @@ from pathlib import Path
 from packer.jobs.process import entry_point, listen, one_thread, send
 from packer.recipe import Recipe
 from packer.steps.faces.search import make_detector
-from packer.vision.detect.remote import take_over
-from packer.vision.detect.server import DetectorServer
+from packer.vision.detect.remote import DetectorServer, take_over
 from packer.workspace import Workspace
 
 

@@ -14,9 +14,8 @@ from packer.recipe.checks import SAMPLING
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
-from packer.steps.companion import open_companion, open_reader
+from packer.steps.companion import FramesReader, open_companion, open_reader
 from packer.steps.encode import KEPT, Kept, audio_length
-from packer.steps.frames import FramesReader
 from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.decode.image import check_kept, decode_image, read_image

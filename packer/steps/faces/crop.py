@@ -9,9 +9,8 @@ import numpy.typing as npt
 from packer.recipe import DEFAULT_FACE_SIZE, Recipe
 from packer.steps.faces.frame import FrameFaces, known_points
 from packer.vision.geometry.affine import apply, invert
-from packer.vision.geometry.align import align_matrix, likeness_matrix, warp
+from packer.vision.geometry.align import DEFINITIONS, align_matrix, likeness_matrix, part_matrix, warp
 from packer.vision.geometry.crop import bilinear, crop_matrix, cut, pick
-from packer.vision.geometry.parts import DEFINITIONS, part_matrix
 from packer.vision.landmarks import make_provider
 from packer.vision.landmarks.regions import hull, regions
 from shardspec.points import REGIONS, get_layout, hull_size

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.runtime import CROP_SIZES, OUTPUTS
+from packer.vision.detect.networks import CROP_SIZES, OUTPUTS
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -160,7 +160,7 @@ _FIELD, _STRIDE = 12, 2  # P-net's receptive field and stride, input pixels
 
 
 class CpuFrame:
-    """Samples an image and passes the pieces to a network library; fulfils ``packer.vision.detect.runtime.Frame``.
+    """Samples an image and passes the pieces to a network library; fulfils ``packer.vision.detect.networks.Frame``.
 
     The strips and chunks depend on the image and its own boxes alone, so the results cannot depend on other frames.
     """

@@ -21,8 +21,7 @@ from packer.vision.detect.detections import (
     square,
     touch_frame,
 )
-from packer.vision.detect.runtime import Frame, build_networks, make_runtime, resolve_runtime
-from packer.vision.detect.weights import load_weights
+from packer.vision.detect.networks import Frame, build_networks, load_weights, make_runtime, resolve_runtime
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

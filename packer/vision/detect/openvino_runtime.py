@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.cpu import CpuFrame
-from packer.vision.detect.runtime import CROP_SIZES, Layer, Pool
+from packer.vision.detect.networks import CROP_SIZES, Layer, Pool
 from packer.vision.openvino import new_request, openvino, ops
 
 FloatArray = npt.NDArray[np.float32]
@@ -24,7 +24,7 @@ _INPUTS = {
 
 
 class OpenVINORuntime:
-    """Runs the networks in OpenVINO on the CPU; fulfils ``packer.vision.detect.runtime.Runtime``.
+    """Runs the networks in OpenVINO on the CPU; fulfils ``packer.vision.detect.networks.Runtime``.
 
     Precision ``"bfloat16"`` is faster on processors that support it, and finds slightly different boxes.
     """

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from packer.vision.detect.cpu import CpuFrame, cell_edges
-from packer.vision.detect.runtime import CROP_SIZES, OUTPUTS, Dense, Frame, Layer, Pool
+from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Frame, Layer, Pool
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -45,7 +45,7 @@ def check_device(device: str) -> None:
 
 
 class TorchRuntime:
-    """Runs the networks in torch; fulfils ``packer.vision.detect.runtime.Runtime``.
+    """Runs the networks in torch; fulfils ``packer.vision.detect.networks.Runtime``.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class TorchRuntime:
 
 
 class TorchFrame:
-    """Uploads an image once and samples it there; fulfils ``packer.vision.detect.runtime.Frame``.
+    """Uploads an image once and samples it there; fulfils ``packer.vision.detect.networks.Frame``.
 
     Works like ``packer.vision.detect.cpu.AreaSampler``, with an integral image on the device. The chunks
     depend on the image's own boxes alone, so the results cannot depend on the frames around it.
@@ -159,7 +159,7 @@ class _RetriedFrame:
     """An image on the device that is processed in pieces once the device has had too little memory for a call.
 
     The result of a call depends on the image alone, so a call can be repeated. Fulfils
-    ``packer.vision.detect.runtime.Frame``.
+    ``packer.vision.detect.networks.Frame``.
     """
 
     def __init__(self, whole: Callable[[], Frame], in_pieces: Callable[[], Frame]) -> None:

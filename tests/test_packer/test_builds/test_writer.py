@@ -26,7 +26,7 @@ from support.written import jpeg, sample
 import packer
 from packer import Array, Image, Writer
 from packer.builds.writing import writer as writer_module
-from packer.builds.writing.undeclared import FIRST_SAMPLES
+from packer.builds.writing.writer import FIRST_SAMPLES
 from readers import open_dataset
 from shardspec.codecs import codec_for
 from shardspec.errors import (

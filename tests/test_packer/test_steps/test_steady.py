@@ -28,9 +28,8 @@ from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
 from packer.steps.faces.steady import SteadyTracks, WaitingFrames
 from packer.steps.faces.tracks import VideoTracks, is_cut, make_thumbnail
 from packer.steps.report import ItemReport
-from packer.vision.geometry.align import align_matrix
+from packer.vision.geometry.align import align_matrix, part_matrix
 from packer.vision.geometry.crop import crop_matrix
-from packer.vision.geometry.parts import part_matrix
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 

@@ -12,10 +12,9 @@ import skimage.data
 
 from packer import Detections, Detector
 from packer.vision.detect import detector as detector_module
-from packer.vision.detect import runtime as runtimes
+from packer.vision.detect import networks as runtimes
 from packer.vision.detect.detections import Faces, min_nms
-from packer.vision.detect.runtime import build_networks
-from packer.vision.detect.weights import load_weights
+from packer.vision.detect.networks import build_networks, load_weights
 from shardspec.errors import UsageError
 
 PORTRAIT = skimage.data.astronaut()
@@ -187,7 +186,7 @@ def test_says_what_to_install(missing, settings, message):
 
 def test_auto_takes_what_is_installed():
     code = (
-        "import sys; sys.modules['openvino'] = None; from packer.vision.detect.runtime import resolve_runtime;"
+        "import sys; sys.modules['openvino'] = None; from packer.vision.detect.networks import resolve_runtime;"
         "print(resolve_runtime('auto', 'cpu'))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "torch\n"

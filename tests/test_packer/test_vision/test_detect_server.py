@@ -11,10 +11,9 @@ import pytest
 from support.processes import wait_for
 
 from packer import Detections
-from packer.vision.detect import server as server_module
+from packer.vision.detect import remote as server_module
 from packer.vision.detect.interface import BadDetectionsError
-from packer.vision.detect.remote import DetectorLost, RemoteDetector, receive, send, send_arrays
-from packer.vision.detect.server import DetectorServer
+from packer.vision.detect.remote import DetectorLost, DetectorServer, RemoteDetector, receive, send, send_arrays
 from shardspec.errors import ItemError
 
 LIMIT_S = 60.0

@@ -12,8 +12,7 @@ from support.fuzz import examples
 
 from packer import Detector
 from packer.vision.detect import cpu
-from packer.vision.detect.runtime import build_networks
-from packer.vision.detect.weights import load_weights
+from packer.vision.detect.networks import build_networks, load_weights
 
 MAX_SIDE = 3000
 PORTRAIT = skimage.data.astronaut()[:300, 100:360]

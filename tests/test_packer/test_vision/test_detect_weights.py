@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packer.vision.detect import weights as reader
-from packer.vision.detect.weights import load_weights, read_legacy_state_dict
+from packer.vision.detect import networks as reader
+from packer.vision.detect.networks import load_weights, read_legacy_state_dict
 from shardspec.errors import MissingDependencyError
 
 FOLDER = Path(importlib.util.find_spec("facenet_pytorch").submodule_search_locations[0]) / "data"
