@@ -22,7 +22,7 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 CLUSTER := tests/test_packer/test_cluster
 
 .PHONY: setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray test-slurm \
-	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo lint types format check clean
+	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs lint types format check clean
 
 setup: $(STAMP)
 
@@ -107,8 +107,8 @@ test-parity: setup
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)
 	$(BIN)/python -m benchmarks.detector_parity $(DATA) --runtime torch
 
-# Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for docs/benchmarks.md, or why
-# it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
+# Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for
+# docs/background/benchmarks.md, or why it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
 GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 markupsafe opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 
@@ -120,6 +120,12 @@ test-gpu:
 
 demo: setup
 	$(BIN)/python examples/demo.py
+
+# The documentation site in site/. A broken link, a missing anchor or an undocumented public name is an error.
+docs: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/make_site.py
+	$(BIN)/zensical build --strict --clean
 
 lint: setup
 	$(BIN)/ruff check .
@@ -135,4 +141,4 @@ format: setup
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist site .cache *.egg-info

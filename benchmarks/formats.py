@@ -1,6 +1,6 @@
 """Comparison of the formats: size, pack time and reading speed of the same 10,000 crops in every format.
 
-``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/formats.md``;
+``python -m benchmarks.formats --folder /somewhere --json out.json`` prints the tables of ``docs/background/formats.md``;
 ``python -m benchmarks.tables out.json`` prints them again.
 
 Method. The crops are 224 × 224 windows of scikit-image's photographs at seeded places, once raw and once as JPEG of

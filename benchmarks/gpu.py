@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu [--device cuda] [--frames 256] [--rows 4096] [--workers 1,4,16]
 
-Prints a table for ``docs/benchmarks.md``. Without a GPU, it prints why it is skipped and exits with 0; it exits with 1 if
+Prints a table for ``docs/background/benchmarks.md``. Without a GPU, it prints why it is skipped and exits with 0; it exits with 1 if
 a check fails. Speeds are measured and never judged. It needs torch, numpy, and the small packages that ``make test-gpu``
 installs. Faces come from scikit-image's portrait, whose file is read without importing that package.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.pack_scale [--items 10000 100000 1000000] [--files 300] [--workers 2] [--json FILE]
                                     [--folder DIR] [--commands build verify split-by-note ...]
-    python -m benchmarks.tables FILE                        # the tables of docs/benchmarks.md, of what was measured
+    python -m benchmarks.tables FILE                        # the tables of docs/background/benchmarks.md, of what was measured
 
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in

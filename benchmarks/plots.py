@@ -1,6 +1,6 @@
 """The image of the docs: samples per second of every loader, made of the JSON files of the reading benchmarks.
 
-    python -m benchmarks.plots peers.json --to docs/readers.svg
+    python -m benchmarks.plots peers.json --to docs/images/readers.svg
     python -m benchmarks.plots peers.json readers.json --kinds raw jpeg --to docs/raw.svg
 
 One panel for each kind of samples of each file. A bar is the median of all rounds, its whisker goes from the slowest to

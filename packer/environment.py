@@ -224,7 +224,7 @@ def _check_versions(required: Mapping[str | None, Mapping[str, str]], libraries:
     if mediapipe != MISSING and not _fits(mediapipe, f"<={_MESH_UNTIL}"):
         yield (
             f"mediapipe {mediapipe} has no model for --landmarks mesh; wheels up to {_MESH_UNTIL} have it "
-            "(docs/landmarks.md)"
+            "(docs/howto/landmarks.md)"
         )
 
 

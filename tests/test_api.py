@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import re
-import runpy
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.builds import write_images
-from support.command import REPOSITORY
 
 import packer
 from packer.builds.build import DETECT_OPTIONS
@@ -56,15 +54,6 @@ def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str
     assert [name for name in dir(module) if not name.startswith("__")] == sorted(table)
     for name, target in table.items():
         assert getattr(module, name) is getattr(import_module(target.split(":")[0]), name)
-
-
-def test_the_page_of_names_is_what_the_code_says() -> None:
-    made = runpy.run_path(str(REPOSITORY / "docs" / "make_api.py"))["make"]()
-    page = (REPOSITORY / "docs" / "api.md").read_text("utf-8")
-    assert page == made, "run python docs/make_api.py"
-    for package in ("packer", "readers", "readers.augment", "readers.lightning", "shardspec"):
-        for name in import_module(package).__all__:
-            assert re.search(rf"^\| `{package}\.{name}(\(\))?` \| \S.*\. \|$", page, re.MULTILINE), (package, name)
 
 
 def options_of(command: str) -> dict[str, argparse.Action]:

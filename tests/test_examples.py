@@ -58,10 +58,10 @@ def test_plain_training(packed, tmp_path):
 
 @pytest.fixture(scope="module")
 def lips(tmp_path_factory) -> Path:
-    """Mouth crops with sound of four videos for each of two words, packed by the command of docs/video.md."""
+    """Mouth crops with sound of four videos for each of two words, packed by the command of docs/howto/video.md."""
     folder = tmp_path_factory.mktemp("lips")
     run_script(EXAMPLES / "make_talking.py", "videos", cwd=folder)
-    page = (REPOSITORY / "docs" / "video.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "howto" / "video.md").read_text("utf-8")
     command = re.search(r"^    packer build videos/ lips/ (.*?)$(?!\\)", page.replace("\\\n", " "), re.MULTILINE)
     assert command is not None
     options = (*shlex.split(command[1]), "--workers", 1, "--quiet")

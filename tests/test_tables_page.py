@@ -1,4 +1,4 @@
-"""The examples of docs/tables.md, run over a dataset of faces."""
+"""The examples of docs/howto/tables.md, run over a dataset of faces."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ import packer
 from readers import open_dataset
 
 ROWS = 12
-PAGE = (REPOSITORY / "docs" / "tables.md").read_text("utf-8")
+PAGE = (REPOSITORY / "docs" / "howto" / "tables.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 

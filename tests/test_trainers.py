@@ -1,4 +1,4 @@
-"""The scripts of docs/trainers.md and examples/, run as they stand there but for sizes.
+"""The scripts of docs/howto/trainers.md and examples/, run as they stand there but for sizes.
 
 They are killed in mid-epoch, then started again; the images that their networks see are those of a run to the end.
 """
@@ -28,7 +28,7 @@ from support.watched import KILLED, digests
 from readers import Loader, open_dataset
 
 EXAMPLES = REPOSITORY / "examples"
-PAGE = (REPOSITORY / "docs" / "trainers.md").read_text("utf-8")
+PAGE = (REPOSITORY / "docs" / "howto" / "trainers.md").read_text("utf-8")
 SCRIPTS = {re.match(r"# (\w+\.py)", code)[1]: code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)}
 
 PHOTOS, TRAIN, BATCH, EPOCHS = 30, 24, 2, 2
@@ -168,7 +168,7 @@ def test_the_lines_for_timms_own_script(folder, images, monkeypatch, release):
 
 @pytest.mark.parametrize(("page", "name"), [("photos", "imagenet"), ("forgeries", "faces")])
 def test_a_page_shows_the_data_part_of_its_script(page, name):
-    text = (REPOSITORY / "docs" / f"train_{page}.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "howto" / f"train_{page}.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(# Data\..*?)```", text, re.DOTALL)
     assert len(blocks) == 1
     assert blocks[0] in (EXAMPLES / f"train_{name}.py").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The examples of docs/writer.md and docs/steps.md, run as they are, and the table of steps."""
+"""The examples of docs/howto/writer.md and docs/howto/steps.md, run as they are, and the table of steps."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from readers import open_dataset
 def blocks(page: str) -> list[str]:
     """The fenced Python of a page."""
     return re.findall(
-        r"^```python\n(.*?)^```$", (REPOSITORY / "docs" / page).read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^```python\n(.*?)^```$", (REPOSITORY / "docs" / "howto" / page).read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
 
 
@@ -37,7 +37,9 @@ def test_the_step_packs_what_it_keeps(tmp_path: Path) -> None:
     (tmp_path / "my_steps.py").write_text(code, "utf-8")
     write_image(tmp_path / "photos" / "bright.png", scene(0, (80, 80)) // 4 + 190)
     write_image(tmp_path / "photos" / "dark.png", scene(0, (80, 80)) // 4)
-    (command,) = re.findall(r"^ {4}packer (.*)$", (REPOSITORY / "docs" / "steps.md").read_text("utf-8"), re.MULTILINE)
+    (command,) = re.findall(
+        r"^ {4}packer (.*)$", (REPOSITORY / "docs" / "howto" / "steps.md").read_text("utf-8"), re.MULTILINE
+    )
     run_packer(*command.split(), "--max-rejects", "100%", cwd=tmp_path)
     (sample,) = open_dataset(tmp_path / "bright")
     assert sample["image"].shape == (64, 64, 3)

@@ -62,7 +62,7 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
                 option="landmark_model",
                 expected="a .tflite file",
                 found=f"nothing at {recipe.landmark_model}",
-                hint="see docs/landmarks.md for how to get MediaPipe's face_landmark.tflite",
+                hint="see docs/howto/landmarks.md for how to get MediaPipe's face_landmark.tflite",
             )
     if (recipe.detects and recipe.has_custom_detector) or ("faces" in steps and recipe.landmark_model is not None):
         runtime |= _try_models(recipe)

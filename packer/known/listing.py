@@ -166,7 +166,7 @@ class DatasetList(Result):
         return "\n".join(lines)
 
     def _describe_build(self, table: Path) -> str:
-        """Return the command that packs the table, which is that of docs/datasets.md if all columns exist."""
+        """Return the command that packs the table, which is that of docs/howto/datasets.md if all columns exist."""
         label = [] if "label" in self.columns else ["--label-from", "none"]
         if "label" in self.columns and {row["label"] for row in self.rows} <= {None, *REAL_OR_FAKE}:
             label += ["--classes", ",".join(REAL_OR_FAKE)]

@@ -40,7 +40,7 @@ COLUMNS = (
     "text",
     "duration",
 )
-"""The columns that a list may have, in this order. docs/datasets.md describes them."""
+"""The columns that a list may have, in this order. docs/howto/datasets.md describes them."""
 
 NO_LISTS = "none"
 """Value of the option `lists` that ignores the official lists, so that rows have no split."""

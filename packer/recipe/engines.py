@@ -81,7 +81,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         limits_items=True,
         many_workers=True,
         many_hosts=True,
-        inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/cluster.md shows"),
+        inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/howto/cluster.md shows"),
     ),
     "ray": EngineEntry(
         "packer.jobs.hosts.ray:RayCluster",

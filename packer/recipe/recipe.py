@@ -399,7 +399,7 @@ class Recipe:
                 "landmark_model",
                 expected="the path of a face mesh's .tflite file with landmarks mesh",
                 found="none",
-                hint="MediaPipe's face_landmark.tflite is one (docs/landmarks.md says where it is)",
+                hint="MediaPipe's face_landmark.tflite is one (docs/howto/landmarks.md says where it is)",
             )
         looks = self.boxes is None and not self.has_custom_detector
         if type(self.min_face) is int and 1 <= self.min_face < _SMALLEST_FOUND and looks:

@@ -204,7 +204,7 @@ class ReadStage(Iterator[T]):
         return self._started < min(self._jobs, self._taken + self._ahead)
 
     def _all_done(self) -> bool:
-        """Return whether all jobs are done, so that the threads end (see "MKL" in docs/training.md).
+        """Return whether all jobs are done, so that the threads end (see "MKL" in docs/howto/training.md).
 
         Called with the lock held.
         """

@@ -15,7 +15,7 @@ from shardspec.formats.parquet import ROWS_MAX, SCHEMA_KEY, parquet_column
 from shardspec.schema import Field, Schema
 
 ROW_GROUP_BYTES = 4 << 20
-"""Encoded bytes per row group. For the measurement see `docs/formats.md`."""
+"""Encoded bytes per row group. For the measurement see `docs/background/formats.md`."""
 
 _LENGTH_BYTES = 4
 """Length that precedes every byte string in a page."""

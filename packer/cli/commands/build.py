@@ -78,7 +78,7 @@ TOPICS: Mapping[str, Topic] = {
         "source and labels",
         "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed, "
         "and the label is the first folder level or the column `label`. Other columns of a table become fields.",
-        "docs/sources.md",
+        "docs/howto/sources.md",
         (
             *("label_from", "include", "exclude", "limit", "classes", "classes_from", "label_names"),
             *("fields_from_path", "sidecars", "frame_folders", "path_column", "root", "keys", "unquoted"),
@@ -89,14 +89,14 @@ TOPICS: Mapping[str, Topic] = {
         "frames and sound of videos",
         "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
         "many there are (--frames). Frames are counted in the order in which they are shown.",
-        "docs/frames.md",
+        "docs/howto/frames.md",
         ("every", "fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
     ),
     "faces": Topic(
         "faces",
         "With --preset faces, MTCNN finds the faces of each image or frame, and each face is cut as a square and scaled "
         "to --size. --boxes takes boxes that were found before, so that nothing is detected again.",
-        "docs/faces.md",
+        "docs/howto/faces.md",
         (
             *("choose", "align", "min_face", "min_score", "margin", "crop", "align_as", "smooth", "fill", "crop_per"),
             *("keep_faceless", "boxes", "boxes_from", "boxes_scale", "also", "also_missing", "also_resample"),
@@ -106,21 +106,21 @@ TOPICS: Mapping[str, Topic] = {
         "detector and landmarks",
         "The detector finds boxes and 5 points, on the CPU (openvino) or with torch. --landmarks adds 68 points or a "
         "face mesh, with the outline and regions of the face.",
-        "docs/landmarks.md",
+        "docs/howto/landmarks.md",
         ("detector", "device", "parity", "shared_detector", "landmarks", "landmark_model"),
     ),
     "images": Topic(
         "steps and sizes of images",
         "A preset is a list of steps that each image or frame goes through. --size scales the shorter side, and --resize "
         "chooses other rules. --steps replaces the list, also by functions of your own.",
-        "docs/images.md",
+        "docs/howto/images.md",
         ("preset", "size", "resize", "steps"),
     ),
     "storage": Topic(
         "storage",
         "All formats hold the same samples, and `packer convert` makes one from another without decoding. JPEG is the "
         "smallest, and png and raw keep every bit.",
-        "docs/formats.md",
+        "docs/background/formats.md",
         (
             *("format", "encode", "encode_field", "quality", "subsampling", "progressive", "restart_markers"),
             *("shard_size", "shuffle"),
@@ -130,28 +130,28 @@ TOPICS: Mapping[str, Topic] = {
         "growing a dataset",
         "--update adds the new items of SOURCE to a packed dataset. By default it stops if an item has changed or is gone. "
         "--retry-rejects tries rejected items again.",
-        "docs/growing.md",
+        "docs/howto/growing.md",
         ("update", "changed", "gone", "new_classes", "retry_rejects"),
     ),
     "metadata": Topic(
         "about the dataset",
         "Stored in the manifest, kept by every command, and shown on the dataset's card. `packer describe` changes them "
         "later.",
-        "docs/publish.md",
+        "docs/howto/publish.md",
         ("title", "description", "license", "citation", "homepage"),
     ),
     "running": Topic(
         "running",
         "Repeat a command to resume it: finished work is kept, and the bytes of the dataset do not depend on these options. "
         "Items that cannot be packed are listed in rejects.jsonl.",
-        "docs/build.md",
+        "docs/howto/build.md",
         ("workers", "overwrite", "work", "item_timeout", "on_error", "max_rejects"),
     ),
     "cluster": Topic(
         "clusters",
         "One build can use all nodes of a Slurm allocation (--engine srun) or of a Ray cluster (--engine ray). "
         "`packer submit` plans a build for a job array.",
-        "docs/cluster.md",
+        "docs/howto/cluster.md",
         ("engine", "workers_per_node", "ray_address"),
     ),
 }

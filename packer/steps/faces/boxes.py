@@ -1,6 +1,6 @@
 """Boxes from the user in place of a detector: JSON as the DFDC tools write it, a table, or a packed dataset.
 
-The boxes of an item are looked up by its name, which is its path relative to the source (``docs/boxes.md``).
+The boxes of an item are looked up by its name, which is its path relative to the source (``docs/howto/boxes.md``).
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Decode with Pillow, and convert every kind of pixel to ``uint8`` RGB by a single rule.
 
-``docs/images.md`` shows the rule as a table. Ordinary JPEGs do not need Pillow, which loads with the first other
+``docs/howto/images.md`` shows the rule as a table. Ordinary JPEGs do not need Pillow, which loads with the first other
 image.
 """
 

@@ -1,6 +1,6 @@
 """Face detection: MTCNN with the weights of facenet-pytorch, run by this project's inference engine.
 
-``Detector`` and ``Detections`` are the whole interface; `docs/detector_design.md` explains how the engine works and
+``Detector`` and ``Detections`` are the whole interface; `docs/background/detector_design.md` explains how the engine works and
 what was measured. Importing this package loads neither OpenCV nor a neural network library: the names below resolve on
 first use, and the runtime's library is imported by ``Detector(...)``.
 """

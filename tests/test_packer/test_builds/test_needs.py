@@ -68,7 +68,7 @@ def test_nothing_is_planned_before_all_is_there(
 
 def test_a_missing_landmark_model_is_named_before_anything_is_planned(source: Path, tmp_path: Path) -> None:
     model = tmp_path / "face_landmark.tflite"
-    with pytest.raises(UsageError, match=rf"landmark_model: .*{model.name}.*docs/landmarks\.md"):
+    with pytest.raises(UsageError, match=rf"landmark_model: .*{model.name}.*docs/howto/landmarks\.md"):
         packer.build(source, tmp_path / "out", landmarks="mesh", landmark_model=str(model), **HOW)
     assert not (tmp_path / "out").exists()
 

@@ -131,7 +131,7 @@ def test_print_shows_the_scripts_of_the_docs_and_writes_nothing(tmp_path: Path) 
     words = "/data/videos /data/faces --slurm --array 16 --sbatch '-p cpu -t 4:00:00' --preset faces --every 10"
     shown = run_packer("submit", *shlex.split(words), "--print", cwd=tmp_path, env=environment()).stdout
     assert list(tmp_path.iterdir()) == []
-    page = (REPOSITORY / "docs" / "cluster.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "howto" / "cluster.md").read_text("utf-8")
     assert f"packer submit {words} --print" in page.replace(" \\\n    ", " ")
     lines = [line for line in shown.splitlines() if not line.startswith("export PYTHONPATH=")]
     plain = "\n".join(lines).replace(sys.executable, "/home/me/.venv/bin/python").replace(str(tmp_path), "/home/me")
@@ -160,7 +160,7 @@ def test_options_for_the_jobs_are_split_as_in_a_shell() -> None:
     ],
 )
 def test_options_become_the_words_of_the_same_build(options: dict[str, object]) -> None:
-    parser, _ = _parser("build")
+    parser, _ = _parser(["build"])
     found = vars(parser.parse_args(["build", "source", "out", *option_words(options)]))
     for name, value in options.items():
         wanted = list(value) if isinstance(value, tuple) else value

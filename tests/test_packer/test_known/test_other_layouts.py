@@ -1,4 +1,4 @@
-"""The programs of docs/other_datasets.md for datasets that `packer list` does not know, run on small copies of them."""
+"""The programs of docs/howto/other_datasets.md for datasets that `packer list` does not know, run on small copies of them."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
 import packer
 from readers import open_dataset
 
-PAGE = REPOSITORY / "docs" / "other_datasets.md"
+PAGE = REPOSITORY / "docs" / "howto" / "other_datasets.md"
 
 
 def run_programs(title: str, here: Path) -> None:

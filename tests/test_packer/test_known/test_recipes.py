@@ -1,4 +1,4 @@
-"""The recipes of docs/datasets.md, run: from a dataset as it is published to a batch."""
+"""The recipes of docs/howto/datasets.md, run: from a dataset as it is published to a batch."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ from support.command import REPOSITORY, run_packer
 from packer.cli import main
 from readers import Loader, class_balanced_weights, open_dataset
 
-PAGE = REPOSITORY / "docs" / "datasets.md"
+PAGE = REPOSITORY / "docs" / "howto" / "datasets.md"
 
 TREES: Mapping[str, Callable[[Path], object]] = {
     "FaceForensics++": lambda here: trees.make_faceforensics(here / "FaceForensics++"),

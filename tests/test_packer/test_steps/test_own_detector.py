@@ -247,7 +247,7 @@ class TestCheck:
 class TestExamples:
     """The examples of the page, with networks that see a face in every bright square of 8 x 8 pixels."""
 
-    PAGE = (REPOSITORY / "docs" / "own_detector.md").read_text("utf-8")
+    PAGE = (REPOSITORY / "docs" / "howto" / "own_detector.md").read_text("utf-8")
 
     def detect(self, name: str, model: Path, picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         """The faces of an image, and what the manifest says of the detector."""

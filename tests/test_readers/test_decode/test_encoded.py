@@ -103,7 +103,7 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for number, name in enumerate(("coffee", "chelsea", "rocket", "astronaut")):
         write_image(tmp_path / "photos" / "ab"[number % 2] / f"{name}.jpg", photograph(name))
     build(tmp_path / "photos", tmp_path / "packed", label_from="folder", engine="inline", progress=False)
-    page = (REPOSITORY / "docs" / "train_photos.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "howto" / "train_photos.md").read_text("utf-8")
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Encoded()" in code]
     if not torch.cuda.is_available():
         example = example.replace('"cuda"', '"cpu"')

@@ -1,4 +1,4 @@
-"""Accelerate's `prepare` on two processes (gloo): what `docs/trainers.md` says about a Loader and about a sampler."""
+"""Accelerate's `prepare` on two processes (gloo): what `docs/howto/trainers.md` says about a Loader and about a sampler."""
 
 import json
 from pathlib import Path

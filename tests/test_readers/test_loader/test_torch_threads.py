@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.ranks import run_script
 
-# About the product of matrices, see "MKL" in docs/training.md.
+# About the product of matrices, see "MKL" in docs/howto/training.md.
 SCRIPT = """
 import json, os, sys, threading
 import torch
