@@ -30,7 +30,7 @@ class Forecast:
     batches : iterator of Picks
         The picks of this iteration's batches, and then of the next epoch's.
     slack : int
-        Batches that may be under way: a shard is needed until that many later batches have begun.
+        Batches that are read at a time: a shard is needed until that many later batches have begun.
     """
 
     def __init__(self, dataset: SampleDataset, batches: Iterator[Picks], slack: int) -> None:

@@ -283,7 +283,7 @@ class Loader(Resumable):
         if self._forecast is not None:
             self._forecast.withdraw()
         remote = any(store.url is not None for store in self.dataset.stores)
-        self._forecast = Forecast(self.dataset, self._coming(iteration), self.prefetch) if remote else None
+        self._forecast = Forecast(self.dataset, self._coming(iteration), self.workers) if remote else None
         return self._forecast
 
     def _coming(self, iteration: Iteration) -> Iterator[Picks]:

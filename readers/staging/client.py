@@ -2,17 +2,21 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
+from weakref import WeakValueDictionary
 
 import shardspec.errors
 from readers.formats.shards import open_shards
@@ -30,9 +34,12 @@ class StagerLostError(ConnectionError):
 
 
 class StagerClient:
-    """A connection to a stager. Thread-safe; a forked child makes its own.
+    """A connection to a stager, closed when nothing refers to this object. Thread-safe; a forked child makes its own.
 
-    A request is answered in the thread that made it. A release is done in the thread that receives it.
+    Attributes
+    ----------
+    attached : dict of str to mapping
+        What the stager said about each dataset that it has opened, by the dataset's key.
     """
 
     def __init__(self, folder: CacheFolder) -> None:
@@ -41,9 +48,19 @@ class StagerClient:
         self._outbox: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._numbers = count()
         self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
-        self.lost = False
-        for work in (self._receive_all, self._send_all):
+        self._ended = Event()
+        # No thread refers to this object, so that it can be finalised.
+        for work in (
+            partial(_receive_all, self._connection, self._outbox, self._answers, self.attached, self._ended),
+            partial(_send_all, self._connection, self._outbox),
+        ):
             Thread(target=work, name="readers-staging", daemon=True).start()
+        weakref.finalize(self, self._outbox.put, None).atexit = False
+
+    @property
+    def lost(self) -> bool:
+        """True if the stager has ended."""
+        return self._ended.is_set()
 
     def ask(self, op: str, **message: Any) -> Any:
         """Send a request and return its result.
@@ -75,30 +92,42 @@ class StagerClient:
 
     def abandon(self) -> None:
         """Close the copy of the connection in a forked child."""
-        self.lost = True
+        self._ended.set()
         self._connection.close()
 
-    def _send_all(self) -> None:
-        with suppress(OSError):
-            while (message := self._outbox.get()) is not None:
-                self._connection.send_bytes(json.dumps(message).encode())
 
-    def _receive_all(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                message = json.loads(self._connection.recv_bytes(MESSAGE_BYTES_MAX))
-                if "release" in message:
-                    key, name = message["release"]
-                    open_shards.release(Path(self.attached[key]["root"]) / name)
-                elif "id" in message:
-                    self._answers.pop(message["id"]).put(message)
-        self.lost = True
-        self._outbox.put(None)
-        for answer in list(self._answers.values()):
-            answer.put(None)
+def _send_all(connection: "Connection[Any, Any]", outbox: "SimpleQueue[Mapping[str, Any] | None]") -> None:
+    with suppress(OSError):
+        while (message := outbox.get()) is not None:
+            connection.send_bytes(json.dumps(message).encode())
+    # Closing the connection here would leave the receiver waiting in the system.
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.shutdown(socket.SHUT_RDWR)
 
 
-_clients: dict[Path, StagerClient] = {}
+def _receive_all(
+    connection: "Connection[Any, Any]",
+    outbox: "SimpleQueue[Mapping[str, Any] | None]",
+    answers: dict[int, "SimpleQueue[Mapping[str, Any] | None]"],
+    attached: Mapping[str, Mapping[str, Any]],
+    ended: Event,
+) -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            message = json.loads(connection.recv_bytes(MESSAGE_BYTES_MAX))
+            if "release" in message:
+                key, name = message["release"]
+                open_shards.release(Path(attached[key]["root"]) / name)
+            elif "id" in message:
+                answers.pop(message["id"]).put(message)
+    ended.set()
+    outbox.put(None)
+    for answer in list(answers.values()):
+        answer.put(None)
+    connection.close()
+
+
+_clients: "WeakValueDictionary[Path, StagerClient]" = WeakValueDictionary()
 _lock = Lock()
 
 
@@ -107,7 +136,7 @@ def client_of(given: Path) -> StagerClient:
     with _lock:
         found = _clients.get(given)
         if found is None or found.lost:
-            found = _clients[given] = StagerClient(CacheFolder(given))
+            _clients[given] = found = StagerClient(CacheFolder(given))
         return found
 
 
@@ -169,7 +198,7 @@ def _start(folder: CacheFolder) -> "subprocess.Popen[bytes]":
     roots = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-P", "-m", "readers.staging", str(folder.given)]
     with folder.log.open("wb") as log:
-        return subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -177,12 +206,14 @@ def _start(folder: CacheFolder) -> "subprocess.Popen[bytes]":
             env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
             start_new_session=True,
         )
+    Thread(target=process.wait, name="readers-stager", daemon=True).start()  # so that it leaves no zombie
+    return process
 
 
 def _forget_inherited() -> None:
     global _lock
     _lock = Lock()
-    for client in _clients.values():
+    for client in list(_clients.values()):
         client.abandon()
     _clients.clear()
 

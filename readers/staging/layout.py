@@ -44,11 +44,13 @@ class CachedLayout(Layout):
     size: int | None
     limit: int
     options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _kept: list[StagerClient] = field(default_factory=list, repr=False, compare=False)
+    """The connection, which is open as long as a layout needs it."""
 
     is_local = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "options": {}}
+        return {**vars(self), "options": {}, "_kept": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -70,6 +72,7 @@ class CachedLayout(Layout):
     def client(self) -> StagerClient:
         """Return this process's connection to a stager that has opened the dataset."""
         client = client_of(self.cache)
+        self._kept[:] = [client]
         if self.key not in client.attached:
             found = client.ask("attach", key=self.key)
             if found is None:
@@ -144,7 +147,8 @@ def dataset_layout(
         except StagerLostError:
             continue
         client.attached[found["key"]] = found
-        return CachedLayout(Path(found["root"]), given, found["key"], folder, size, found["limit"], options)
+        root = Path(found["root"])
+        return CachedLayout(root, given, found["key"], folder, size, found["limit"], options, [client])
     raise StoreError(f"The stager ended {_ATTEMPTS} times; {folder} has its log", place=given)
 
 

@@ -1,0 +1,319 @@
+"""Remote datasets: read through a cache, from an S3 server that fails on request, and with processes that are killed."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.crops import write_crops
+from support.errors import raises
+from support.stores import StoreServer, serving
+
+from readers import Loader, MixedDataset, open_dataset
+from readers.order.order import RankShare
+from readers.staging.client import client_of, stats
+from readers.staging.folder import CacheFolder, read_address
+from readers.staging.layout import CachedLayout
+from shardspec.errors import NotADatasetError, ShardCorruptError, StoreError, UsageError
+
+COUNT, SHARD_ROWS = 60, 5
+FORMATS = ["hdf5", "lmdb", "npy", "parquet", "tfrecord", "webdataset"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoreServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def datasets(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dataset of 12 shards in each format; its copy is in the bucket under the format's name."""
+    root = tmp_path_factory.mktemp("remote")
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.variables.items():
+            patch.setenv(name, value)
+        for format in FORMATS:
+            made[format] = write_crops(root / format, format, None, COUNT, 24, SHARD_ROWS)
+            command = [sys.executable, "-m", "packer", "copy", made[format], server.url(format), "--quiet"]
+            subprocess.run(command, check=True)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
+    """The server for this process and for the stagers that it starts."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    server.fail()
+    return server
+
+
+def shard_bytes(path: Path) -> int:
+    return max(part.bytes for part in open_dataset(path).manifest.parts)
+
+
+def epoch_of(loader: Loader) -> list[dict[str, Any]]:
+    return [dict(batch) for batch in loader]
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a["key"] == b["key"]
+        assert torch.equal(a["image"], b["image"])
+        assert torch.equal(a["landmarks"], b["landmarks"])
+
+
+def stager_pid(cache: Path) -> int:
+    address = read_address(CacheFolder(cache).address)
+    assert address is not None
+    return int(address["pid"])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_reads_the_same_samples(datasets, server, tmp_path, format) -> None:
+    remote = open_dataset(server.url(format), cache=tmp_path, cache_size="1GB", verify="digest")
+    local = open_dataset(datasets[format])
+    for shuffle in ("full", False):
+        options = {"batch_size": 8, "shuffle": shuffle, "seed": 3, "timeout_s": 60.0}
+        assert_same(epoch_of(Loader(remote, **options)), epoch_of(Loader(local, **options)))
+    assert list(remote.column("label")) == list(local.column("label"))
+
+
+@pytest.mark.parametrize("shuffle", ["full", False])
+def test_a_small_cache_changes_no_sample_and_is_not_exceeded(datasets, server, tmp_path, shuffle) -> None:
+    size = 5 * shard_bytes(datasets["lmdb"])  # of 12 shards
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=size)
+    options = {"batch_size": 20, "shuffle": shuffle, "seed": 3, "timeout_s": 120.0}
+    assert_same(epoch_of(Loader(remote, **options)), epoch_of(Loader(open_dataset(datasets["lmdb"]), **options)))
+    assert sum(file.stat().st_size for file in tmp_path.rglob("shard-*") if file.is_file()) <= size
+    assert stats()[0]["evictions"] > 0
+
+
+def test_views_mixtures_and_weighted_draws_read_the_same_samples(datasets, server, tmp_path) -> None:
+    def views(dataset, other):
+        yield Loader(dataset.subset(np.arange(3, 50, 2)), 8, seed=1, shuffle="full")
+        yield Loader(MixedDataset([dataset, other], weights=[1, 2]), 8, seed=1)
+        yield Loader(dataset, 8, seed=1, weights=np.arange(COUNT), draws=40)
+        yield Loader(dataset, 8, order=lambda epoch: np.arange(COUNT)[:: -1 if epoch % 2 else 1])
+
+    urls = [server.url(format) for format in ("lmdb", "npy")]
+    remote = [open_dataset(url, cache=tmp_path, cache_size="1GB") for url in urls]
+    local = [open_dataset(datasets[format]) for format in ("lmdb", "npy")]
+    for one, other in zip(views(*remote), views(*local), strict=True):
+        for _ in range(2):
+            assert_same(epoch_of(one), epoch_of(other))
+
+
+def test_an_epoch_in_blocks_downloads_every_shard_once(datasets, server, tmp_path) -> None:
+    shards = len(open_dataset(datasets["lmdb"]).manifest.shards)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
+    loader = Loader(remote, 2, seed=1, workers=1, timeout_s=60.0)
+    epochs = 3
+    keys = [[key for batch in loader for key in batch["key"]] for _ in range(epochs)]
+    assert [len(set(epoch)) for epoch in keys] == [COUNT] * epochs
+    assert keys[0] != keys[1]
+    assert loader.order == "blocks"
+    files = loader.stats()["fetched_files"]
+    ahead = 4  # of the next epoch, as many as the cache holds
+    assert files <= 2 * (epochs * shards + ahead)  # a shard and its index
+
+
+def test_the_first_window_of_a_remote_epoch_is_one_shard(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    rows = remote.order("blocks", seed=5).epoch(0).at(np.arange(2 * SHARD_ROWS)).rows // SHARD_ROWS
+    assert len(set(rows[:SHARD_ROWS].tolist())) == len(set(rows[SHARD_ROWS:].tolist())) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_ranks_read_their_own_shards_and_a_resume_reads_the_rest(datasets, server, tmp_path, ranks, epoch) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+
+    def loader(rank: int, world: int) -> Loader:
+        return Loader(remote, 5, seed=2, shuffle="blocks", window=2, rank=rank, world_size=world)
+
+    seen, read = [], 0
+    for rank in range(ranks):
+        one = loader(rank, ranks)
+        one.set_epoch(epoch)
+        keys = [key for batch in one for key in batch["key"]]
+        read += len({int(remote.find(key)) // SHARD_ROWS for key in keys})
+        seen += keys
+    assert sorted(seen) == sorted(remote.column("key"))
+    assert read <= 12 + ranks - 1
+    half = loader(0, ranks)
+    half.set_epoch(epoch)
+    batches = iter(half)
+    next(batches)
+    state = half.state_dict()
+    rest = []
+    for rank in range(3):  # another number of ranks
+        resumed = loader(rank, 3)
+        resumed.load_state_dict(state)
+        rest += [key for batch in resumed for key in batch["key"]]
+    order = remote.order("blocks", seed=2, window=2).with_shuffle("blocks", 2, lanes=ranks).epoch(epoch)
+    positions = RankShare(0, 1).positions(0, COUNT - state["consumed"], state["consumed"])
+    wanted = {remote.column("key")[row] for row in order.at(positions).rows}
+    assert wanted <= set(rest)
+    assert len(rest) - len(wanted) < 3  # repeated to make the ranks' lengths equal
+
+
+def test_a_cache_that_is_too_small_is_refused_with_the_size_that_would_do(datasets, server, tmp_path) -> None:
+    largest = shard_bytes(datasets["lmdb"])
+    with raises(UsageError, option="cache_size", found=largest):
+        open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=largest)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=3 * largest)
+    with raises(UsageError, option="cache_size", found=3 * largest):
+        Loader(remote, 8, shuffle="blocks", window=5)
+
+
+def test_a_local_dataset_takes_no_cache(datasets, tmp_path) -> None:
+    with raises(UsageError, option="cache"):
+        open_dataset(datasets["lmdb"], cache=tmp_path)
+    with raises(UsageError, option="cache_size", found="'much'"):
+        open_dataset("s3://data/lmdb", cache=tmp_path, cache_size="much")
+
+
+def test_credentials_are_neither_shown_nor_pickled(datasets, server, tmp_path, monkeypatch) -> None:
+    for name in server.variables:
+        monkeypatch.delenv(name)
+    options = {"endpoint": server.address, "access_key_id": "test", "secret_access_key": "sécret-value"}
+    remote = open_dataset(
+        server.url("lmdb"), cache=tmp_path, cache_size="1GB", storage_options={**options, "region": "us-east-1"}
+    )
+    data = pickle.dumps(remote)
+    assert b"cret-value" not in data
+    assert "cret-value" not in repr(remote) + repr(vars(remote))
+    assert all(b"cret-value" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    again = pickle.loads(data)
+    assert np.array_equal(again[3]["image"], open_dataset(datasets["lmdb"])[3]["image"])
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_share_the_stager(datasets, server, tmp_path, context) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    local = open_dataset(datasets["lmdb"])
+    batches = torch.utils.data.DataLoader(
+        remote,
+        8,
+        sampler=remote.sampler(seed=4, shuffle="full"),
+        num_workers=2,
+        collate_fn=remote.collate,
+        multiprocessing_context=context,
+    )
+    wanted = torch.utils.data.DataLoader(
+        local, 8, sampler=local.sampler(seed=4, shuffle="full"), collate_fn=local.collate
+    )
+    assert_same(list(batches), list(wanted))
+    assert max(found.get("fetched_files", 0) for found in stats()) == 24
+
+
+def test_a_flipped_bit_is_fetched_again(datasets, server, tmp_path) -> None:
+    server.fail({"match": "GET .*shard-00001.lmdb", "kind": "flip", "times": 1})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    local = open_dataset(datasets["lmdb"])
+    assert np.array_equal(remote[SHARD_ROWS]["image"], local[SHARD_ROWS]["image"])
+    assert server.left() == [0]
+
+
+def test_a_wrong_shard_is_an_error_that_names_it_and_other_shards_can_be_read(datasets, server, tmp_path) -> None:
+    server.fail({"match": "GET .*shard-00001.lmdb", "kind": "flip", "times": 9})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    with raises(ShardCorruptError, place=server.url("lmdb/shard-00001.lmdb")):
+        remote[SHARD_ROWS]
+    assert remote[0]["key"] == open_dataset(datasets["lmdb"])[0]["key"]
+    assert not list(tmp_path.rglob("*.partial"))
+    server.fail()
+    assert remote[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
+
+
+@pytest.mark.parametrize("kind", ["503", "500", "reset", "cut"])
+def test_passing_faults_are_not_noticed(datasets, server, tmp_path, kind) -> None:
+    server.fail({"match": "GET .*shard-0000[246].lmdb", "kind": kind, "times": 3})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    keys = [key for batch in Loader(remote, 8, seed=1, timeout_s=60.0) for key in batch["key"]]
+    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+
+
+def test_what_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch) -> None:
+    with raises(NotADatasetError, place=server.url("nothing")):
+        open_dataset(server.url("nothing"), cache=tmp_path)
+    with raises(StoreError, place="s3://nowhere/faces/manifest.json"):
+        open_dataset("s3://nowhere/faces", cache=tmp_path)
+    server.fail({"match": "GET .*manifest.json", "kind": "403", "times": 9})
+    with raises(StoreError, place=server.url("lmdb/manifest.json")):
+        open_dataset(server.url("lmdb"), cache=tmp_path)
+
+
+def test_a_shard_that_is_gone_is_an_error(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("npy"), cache=tmp_path, cache_size="1GB")
+    server.fail({"match": "GET .*shard-00000/image.npy", "kind": "403", "times": 99})
+    with raises(StoreError, place=server.url("npy/shard-00000/image.npy")):
+        remote[0]
+
+
+def test_a_stager_that_is_killed_is_replaced(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
+    loader, keys, killed = Loader(remote, 5, seed=1, timeout_s=60.0), [], set()
+    for number, batch in enumerate(loader):
+        keys += batch["key"]
+        if number in (2, 6):
+            killed.add(stager_pid(tmp_path))
+            os.kill(stager_pid(tmp_path), signal.SIGKILL)
+    assert len(killed) == 2
+    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+
+
+def test_a_user_may_delete_files_of_the_cache(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    list(Loader(remote, 8))
+    for path in tmp_path.rglob("shard-*"):
+        path.unlink()
+    again = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    assert len(list(Loader(again, 8))) == len(list(Loader(remote, 8)))
+
+
+def _read_and_wait(url: str, cache: Path, barrier: Any) -> None:
+    remote = open_dataset(url, cache=cache, cache_size="1GB")
+    remote[0]
+    barrier.wait()
+    time.sleep(600)
+
+
+def test_the_stager_ends_after_its_clients_were_killed_and_holds_nothing_for_them(datasets, server, tmp_path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    readers = [
+        context.Process(target=_read_and_wait, args=(server.url("lmdb"), tmp_path, barrier), daemon=True)
+        for _ in range(2)
+    ]
+    for reader in readers:
+        reader.start()
+    barrier.wait(timeout=120)
+    for reader in readers:
+        reader.kill()
+        reader.join()
+    with CacheFolder(tmp_path).lock().acquire(timeout=60):
+        assert read_address(CacheFolder(tmp_path).address) is None
+
+
+def test_a_cached_dataset_needs_the_store_for_its_manifest_only(datasets, server, tmp_path) -> None:
+    list(Loader(open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB"), 8))
+    server.fail({"match": "GET .*shard", "kind": "403", "times": 99})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    assert len(list(Loader(remote, 8))) == len(list(Loader(open_dataset(datasets["lmdb"]), 8)))
+    layout = remote.pool.layout
+    assert isinstance(layout, CachedLayout)
+    assert client_of(tmp_path).ask("stats")["hits"] > 0

@@ -1,0 +1,152 @@
+"""The order in which files of remote datasets are downloaded and deleted, without files."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from readers.staging.schedule import Fetch, FileKey, Plan, Schedule
+
+
+def key(number: int) -> FileKey:
+    return "dataset", f"shard-{number:05d}"
+
+
+def schedule_of(count: int, limit: int, size: int = 10) -> Schedule:
+    schedule = Schedule(limit)
+    for number in range(count):
+        schedule.add(key(number), size, present=False)
+    return schedule
+
+
+def plan(schedule: Schedule, uses: Iterable[tuple[int, int]], client: int = 0) -> Plan:
+    made = schedule.plans.setdefault((client, 0), Plan())
+    for batch, number in uses:
+        made.extend(batch, [schedule.files[key(number)]])
+    return made
+
+
+def fetch(schedule: Schedule, now: float = 0.0) -> str | None:
+    """Download the next file, and return its name."""
+    found = schedule.next(now)
+    if found is None:
+        return None
+    schedule.finish(found.file, present=True)
+    return found.file.key[1]
+
+
+def test_waiting_clients_come_first_then_near_uses() -> None:
+    schedule = schedule_of(6, 100)
+    plan(schedule, [(0, 1), (3, 2)])
+    plan(schedule, [(2, 3)], client=1)
+    schedule.request(2, 0, [key(5)], pin=True)
+    assert fetch(schedule) == key(5)[1]
+    assert [request.client for request in schedule.ready()] == [2]
+    assert [fetch(schedule) for _ in range(4)] == [key(1)[1], key(3)[1], key(2)[1], None]
+
+
+def test_nothing_else_is_downloaded_until_a_new_client_has_its_first_file() -> None:
+    schedule = schedule_of(3, 100)
+    plan(schedule, [(0, 0), (1, 1)])
+    schedule.request(0, 0, [key(0)], pin=True)
+    first = schedule.next(0.0)
+    assert isinstance(first, Fetch)
+    assert first.file.key == key(0)
+    assert schedule.next(0.0) is None
+    schedule.finish(first.file, present=True)
+    schedule.ready()
+    assert fetch(schedule) == key(1)[1]
+
+
+def test_the_file_with_the_farthest_next_use_goes() -> None:
+    schedule = schedule_of(4, 30)
+    for number in range(3):
+        schedule.request(0, number, [key(number)], pin=False)
+        fetch(schedule)
+        schedule.ready()
+    plan(schedule, [(1, 2), (2, 0), (9, 1)])
+    schedule.request(0, 9, [key(3)], pin=False)
+    found = schedule.next(0.0)
+    assert found is not None
+    assert [file.key for file in found.evicted] == [key(1)]
+
+
+def test_a_planned_file_takes_no_room_from_nearer_uses() -> None:
+    schedule = schedule_of(3, 20)
+    plan(schedule, [(0, 0), (1, 1), (5, 2)])
+    assert [fetch(schedule) for _ in range(3)] == [key(0)[1], key(1)[1], None]
+    schedule.plans[0, 0].move(1)  # shard 0 is not needed any more
+    assert fetch(schedule) == key(2)[1]
+    assert schedule.files[key(0)].state == "absent"
+
+
+def test_a_file_in_use_stays_until_it_is_released() -> None:
+    schedule = schedule_of(3, 20)
+    for number in range(2):
+        schedule.request(number, 0, [key(number)], pin=True)
+        fetch(schedule)
+        schedule.ready()
+    schedule.request(2, 0, [key(2)], pin=True)
+    assert schedule.next(0.0) is None
+    assert schedule.releases == [(0, key(0))]
+    schedule.free(0, [key(0)])
+    assert fetch(schedule) == key(2)[1]
+    assert schedule.files[key(1)].state == "present"
+
+
+def test_the_files_of_a_killed_client_are_free() -> None:
+    schedule = schedule_of(2, 10)
+    schedule.request(0, 0, [key(0)], pin=True)
+    fetch(schedule)
+    schedule.ready()
+    schedule.request(1, 0, [key(1)], pin=True)
+    assert schedule.next(0.0) is None
+    schedule.forget(0)
+    assert fetch(schedule) == key(1)[1]
+
+
+def test_a_client_that_does_not_answer_is_passed_over() -> None:
+    schedule = schedule_of(3, 20)
+    for number in range(2):
+        schedule.request(number, 0, [key(number)], pin=True)
+        fetch(schedule)
+        schedule.ready()
+    schedule.request(2, 0, [key(2)], pin=True)
+    assert schedule.next(0.0) is None
+    assert schedule.next(10.0) is None  # the first client is stopped, so the second one is asked
+    assert {client for client, _ in schedule.releases} == {0, 1}
+    schedule.free(1, [key(1)])
+    assert fetch(schedule, 10.0) == key(2)[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clients_with_any_requests_always_come_to_an_end(seed: int) -> None:
+    """Random clients with pins on two files at a time, in a cache that holds two such pairs, never wait for ever."""
+    rng = random.Random(seed)
+    schedule = schedule_of(12, limit=40)
+    waiting: dict[int, list[FileKey]] = {}
+    held: dict[int, list[FileKey]] = {}
+    flying: list[Fetch] = []
+    served = 0
+    for step in range(2000):
+        for client in range(4):
+            if client not in waiting and client not in held:
+                pair = rng.randrange(6)
+                waiting[client] = [key(2 * pair), key(2 * pair + 1)]
+                schedule.request(client, step, waiting[client], pin=True)
+        found = schedule.next(0.0)
+        flying += [] if found is None else [found]
+        if flying and (found is None or rng.random() < 0.5):
+            schedule.finish(flying.pop(rng.randrange(len(flying))).file, present=True)
+        assert schedule.held <= 40
+        for request in schedule.ready():
+            held[request.client] = waiting.pop(request.client)
+            served += 1
+        for client, wanted in schedule.releases:
+            if client in held and wanted in held[client]:
+                schedule.free(client, held.pop(client))
+        schedule.releases.clear()
+        if not waiting:  # some client goes on to other files by itself
+            client = rng.choice(sorted(held))
+            schedule.free(client, held.pop(client))
+    assert served > 200
