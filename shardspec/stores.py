@@ -31,13 +31,15 @@ _READ_TIMEOUT_S = 60
 _CONNECT_TIMEOUT_S = 10
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15
 """Pauses before retries: each is random, between the first number and three times the pause before it."""
-_RETRY_TIMEOUT_S = 120
+_PATIENCE_S = 120.0
 """Time for which a failing request is repeated: a store may be away for a minute. The number of retries has no limit."""
 _RETRIES = 10**6
 _RESTARTS = 5
 _WITHOUT_RANGES = ("Content-Range header not present", "non-partial response")
 """Parts of obstore's messages about a server that sends a whole file in place of its rest. Such a download restarts."""
 _DEBUG = "\n\nDebug source:"
+_METADATA = "//169.254.169.254/"
+"""Server of a cloud's virtual machines that is asked for credentials if there are no others."""
 
 
 class StoredObject(NamedTuple):
@@ -61,7 +63,7 @@ class Store:
     """The objects below a URL.
 
     Requests that fail for a passing reason (no connection, 5xx, a response that ends early or stops for 60 s) are
-    repeated for two minutes, after longer and longer pauses. A download continues from the last byte received.
+    repeated for `patience_s`, after longer and longer pauses. A download continues from the last byte received.
 
     Parameters
     ----------
@@ -73,6 +75,8 @@ class Store:
         default they are taken from environment variables such as ``AWS_ACCESS_KEY_ID``, ``AWS_PROFILE``,
         ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS`` and ``AZURE_STORAGE_ACCOUNT_NAME``, and for S3 from the
         profile files of the AWS command line. Messages and ``repr`` never show them.
+    patience_s : float
+        Seconds for which a failing request is repeated.
 
     Raises
     ------
@@ -82,7 +86,7 @@ class Store:
         If obstore is not installed.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, patience_s: float = _PATIENCE_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES or not parts.netloc:
             known = ", ".join(f"{scheme}://" for scheme in (*SCHEMES, "hf"))
@@ -110,7 +114,7 @@ class Store:
             "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
             "base": 3,
         }
-        retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_TIMEOUT_S), "backoff": backoff}
+        retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=patience_s), "backoff": backoff}
         from_url = import_target("obstore.store:from_url", what=self.url, extra="remote")
         self._client: Any = import_module("obstore")
         with self._reporting(""):
@@ -225,6 +229,8 @@ class Store:
         except Exception as error:
             kind = type(error).__name__
             text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
+            if _METADATA in text:
+                raise StoreError("no credentials were found", place=place, hint=_ACCESS) from None
             raise StoreError(text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)) from None
 
 

@@ -111,7 +111,8 @@ def build(
     """
     opened, target, store, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
     check_steps(chosen, functions)
-    return run_build(opened, target, chosen, how, progress, functions, upload=None if store is None else Upload(store))
+    upload = None if store is None else Upload(store.url, storage_options)
+    return run_build(opened, target, chosen, how, progress, functions, upload=upload)
 
 
 def detect(

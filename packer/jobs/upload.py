@@ -3,7 +3,8 @@
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from packer.workspace.folder import remove_shards
 from packer.workspace.replacement import set_aside, unused_prefix
 from packer.workspace.shared_files import host
 from shardspec.entries import ASIDE, FileEntry, Shard
-from shardspec.errors import BuildError, BuildLockedError, DatasetError, UsageError
+from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
 from shardspec.layout import BUILD_FOLDER, CARD_NAME, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Store
@@ -25,9 +26,10 @@ from shardspec.wording import list_some
 _MARK = f"{BUILD_FOLDER}/upload.json"
 """Object that marks an unfinished upload. It says whose the upload is."""
 _MARK_BYTES_MAX = 1 << 16
-_OURS = re.compile(
-    rf"(?:{ASIDE})*(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{'|'.join(map(re.escape, (ITEMS_NAME, REJECTS_NAME, CARD_NAME)))})\Z"
-)
+_PROBE_S = 10
+"""Seconds for which the first request is repeated."""
+_REPORTS = "|".join(map(re.escape, (ITEMS_NAME, REJECTS_NAME, CARD_NAME)))
+_OURS = re.compile(rf"(?:{ASIDE})*(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{_REPORTS})\Z")
 """Names of the objects that an upload writes before the manifest."""
 
 
@@ -59,8 +61,9 @@ class Upload:
 
     Parameters
     ----------
-    store : Store
-        Requests are sent at once, so that wrong credentials are reported before any work.
+    url : str
+    options : mapping, optional
+        See `Store`. Requests are sent at once, so that wrong credentials are reported before any work.
 
     Attributes
     ----------
@@ -75,9 +78,10 @@ class Upload:
         If its manifest is invalid.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        Store(url, options, patience_s=_PROBE_S).stat(MANIFEST_NAME)  # a misspelt endpoint is no store that is away
+        self._store = store = Store(url, options)
         self.url = store.url
-        self._store = store
         self._prefix = ""
         self._id = ""
         self._transfers = Transfers[_File, None](self._send)
@@ -102,14 +106,13 @@ class Upload:
                 found=f"one that host {mark.get('host')} uploads from {mark.get('work')}",
                 hint="resume its build there, choose another place, or discard it with `overwrite`",
             )
-        known = {_MARK, MANIFEST_NAME, *(() if self.manifest is None else (e.name for e in self.manifest.entries))}
-        others = [name for name in self._sizes if name not in known and not (mark and _OURS.match(name))]
+        others = [name for name in self._find_others() if not (mark and _OURS.match(name))]
         if others:
             raise UsageError(
                 place=self.url,
                 expected="a place that is new, empty, or holds a dataset",
                 found=f"other objects ({list_some(others)})",
-                hint="choose another place, or delete them",
+                hint="choose another place",
             )
 
     def begin(self, space: Workspace) -> None:
@@ -120,6 +123,8 @@ class Upload:
             state = {"url": self.url, "id": uuid.uuid4().hex, "prefix": self._find_prefix()}
             write_durably(space.upload, json.dumps(state).encode())
         self._prefix, self._id = state["prefix"], state["id"]
+        with suppress(FileNotFoundError):  # stores that report it
+            self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
         self._store.put(_MARK, json.dumps({"id": self._id, **self._describe(space)}).encode())
 
     def place(self, published: Path) -> Shard | None:
@@ -206,8 +211,10 @@ class Upload:
         self.manifest = manifest
 
     def abandon(self) -> None:
-        """Delete the mark of an upload of no shards."""
-        self._store.delete([_MARK])
+        """Delete the mark if nothing has been uploaded."""
+        with suppress(StoreError):  # an error is being raised already
+            if not self._find_others() and self._read_mark().get("id") == self._id:
+                self._store.delete([_MARK])
 
     def close(self) -> None:
         """Begin no further uploads."""
@@ -225,6 +232,12 @@ class Upload:
         if file.deletes:
             path.unlink()
 
+    def _find_others(self) -> list[str]:
+        """Return the names of objects that belong neither to the dataset nor to the mark."""
+        entries = () if self.manifest is None else self.manifest.entries
+        known = {_MARK, MANIFEST_NAME, *(entry.name for entry in entries)}
+        return [name for name in self._sizes if name not in known]
+
     def _find_prefix(self) -> str:
         """Return a prefix with which no new name is that of an object of the replaced dataset."""
         old = self.manifest
@@ -241,7 +254,10 @@ class Upload:
 
     def _read_mark(self) -> dict[str, Any]:
         data = self._read(_MARK, _MARK_BYTES_MAX)
-        return {} if data is None else dict(json.loads(data))
+        with suppress(ValueError):
+            found = json.loads(data or b"{}")
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def _describe(self, space: Workspace) -> dict[str, str]:
         return {"host": host(), "work": str(space.out)}

@@ -190,17 +190,22 @@ def test_a_refused_upload_ends_the_build_and_a_damaged_shard_is_written_again(
     assert download(url, tmp_path / "back") == files(local)
 
 
-def test_wrong_credentials_and_a_missing_bucket_are_reported_before_any_work(
-    here: StoreServer, source: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_credentials_buckets_and_endpoints_are_reported_before_any_work(
+    here: StoreServer, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.fail({"match": "", "kind": "403", "times": FOREVER})
     assert main(["build", str(source), here.url("denied")]) == 1
-    here.fail({"match": "PUT", "kind": "403", "times": FOREVER})
-    assert main(["build", str(source), here.url("denied")]) == 1
+    for method in ("PUT", "POST"):  # deletes
+        here.fail({"match": f"{method} .*", "kind": "403", "times": FOREVER})
+        assert main(["build", str(source), here.url("denied")]) == 1
     here.fail()
     assert main(["build", str(source), "s3://no-such-bucket/faces"]) == 1
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("packer.jobs.upload._PROBE_S", 0.5)
+    assert main(["build", str(source), here.url("denied")]) == 1
     said = capsys.readouterr().err
-    assert said.count("credentials") == 2
+    assert said.count("credentials") == 3
+    assert "check the endpoint" in said
     assert "The bucket does not exist" in said
     assert "packing" not in said
 
