@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
     from packer.packed.copy.copy import CopyResult, copy
-    from packer.packed.describe import Description, describe
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
     from packer.packed.inspect.leaks import Leak, Leaks, find_leaks
     from packer.packed.inspect.values import ValueCount, ValueCounts, count_values
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
+    from packer.packed.publish.card import Card, card
+    from packer.packed.publish.describe import Description, describe
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split.result import SplitPart, SplitResult
     from packer.packed.split.split import split
@@ -68,10 +69,11 @@ else:
             "BenchReport": ImportTarget("packer.packed.bench.report:BenchReport"),
             "BuildOptions": ImportTarget("packer.recipe.options:BuildOptions"),
             "BuildResult": ImportTarget("packer.builds.result:BuildResult"),
+            "Card": ImportTarget("packer.packed.publish.card:Card"),
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
             "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
-            "Description": ImportTarget("packer.packed.describe:Description"),
+            "Description": ImportTarget("packer.packed.publish.describe:Description"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
             "DoctorReport": ImportTarget("packer.environment:DoctorReport"),
@@ -107,10 +109,11 @@ else:
             "add": ImportTarget("packer.packed.columns:add"),
             "bench": ImportTarget("packer.packed.bench.bench:bench"),
             "build": ImportTarget("packer.builds.build:build"),
+            "card": ImportTarget("packer.packed.publish.card:card"),
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
-            "describe": ImportTarget("packer.packed.describe:describe"),
+            "describe": ImportTarget("packer.packed.publish.describe:describe"),
             "detect": ImportTarget("packer.builds.build:detect"),
             "doctor": ImportTarget("packer.environment:doctor"),
             "drop_field": ImportTarget("packer.packed.columns:drop_field"),
@@ -139,6 +142,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "Card",
     "ColumnsResult",
     "CopyResult",
     "DatasetList",
@@ -178,6 +182,7 @@ __all__ = [
     "add",
     "bench",
     "build",
+    "card",
     "convert",
     "copy",
     "count_values",

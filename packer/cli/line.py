@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "inspect": "show the contents of a packed dataset",
     "rejects": "summarise why items were rejected, and write them to a table",
     "describe": "show or change the title, licence, citation and homepage of a packed dataset",
+    "card": "describe a packed dataset in Markdown, as the Hugging Face Hub reads it",
     "verify": "check a packed dataset against its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
     "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",

@@ -22,6 +22,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.agents import open_to_agents
+from packer.workspace.card import CARD_KEPT, is_card_kept
 from packer.workspace.durable import write_durably, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
@@ -225,6 +226,8 @@ class Job:
         schema = assembly.source.schema
         columns, about = contents.columns, contents.about
         manifest = make_manifest(self.workspace, assembly.format, schema, generations, wall_clock, columns, about)
+        if is_card_kept(Layout(self.workspace.final)):
+            self._listener.on_message(CARD_KEPT)
         if self._upload is None:
             commit(self.workspace, manifest)
         else:

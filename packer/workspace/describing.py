@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from packer.workspace.card import with_card
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import changing
 from shardspec.entries import About
@@ -12,7 +13,10 @@ from shardspec.manifest import Manifest
 
 
 def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
-    """Replace the section ``about`` in one step, and return the manifest. No other file is touched.
+    """Replace the section ``about`` in one step, after the card if the dataset has one, and return the manifest.
+
+    If the process is killed between them, the same call repairs the manifest's entry of the card. An edited card stays
+    as it is, and the manifest lists it.
 
     Raises
     ------
@@ -22,7 +26,8 @@ def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
         If the folder cannot be written.
     """
     with changing(path) as (_, manifest):
-        changed = replace(manifest, about=change(manifest.about))
+        layout = Layout(path)
+        changed = with_card(layout, replace(manifest, about=change(manifest.about)), layout)
         if changed != manifest:
-            write_durably(Layout(path).manifest, changed.dumps())
+            write_durably(layout.manifest, changed.dumps())
         return changed

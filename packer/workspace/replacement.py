@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.workspace import Workspace
-from packer.workspace.durable import fsync_file, fsync_folder, link_tree, remove_tree, write_durably
+from packer.workspace.card import with_card
+from packer.workspace.durable import fsync_folder, link_tree, remove_tree, write_durably
 from shardspec.entries import ASIDE, COLUMNS_FOLDER, UNSAID, About, Column, FileEntry, Generation, Shard
-from shardspec.formats import get_format
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
@@ -54,12 +54,12 @@ def make_manifest(
     columns: Sequence[FieldColumn] = (),
     about: About = UNSAID,
 ) -> Manifest:
-    """Return the manifest of the finished files, to which the card is added."""
+    """Return the manifest of the finished files, after writing the card."""
     final = Layout(workspace.final)
-    _write_card(final, format)
     fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
     whole = Schema((*schema, *fields)) if fields else schema
-    return Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries, about)
+    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries, about)
+    return with_card(final, manifest, Layout(workspace.out))
 
 
 def commit(workspace: Workspace, manifest: Manifest) -> None:
@@ -79,16 +79,9 @@ def commit(workspace: Workspace, manifest: Manifest) -> None:
     write_durably(Layout(workspace.out).manifest, manifest.dumps())
 
 
-def _write_card(layout: Layout, format: str) -> None:
-    card = get_format(format).card
-    if card is not None:
-        layout.card.write_bytes(card.encode())
-        fsync_file(layout.card)
-
-
 def _files(layout: Layout) -> tuple[FileEntry, ...]:
-    """Entries of the files that belong to no shard."""
-    paths = [layout.card, layout.items, layout.rejects]
+    """Entries of the index and the reports."""
+    paths = [layout.items, layout.rejects]
     folder = layout.root / INDEX_FOLDER
     paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
     return tuple(describe_file(layout.root, path) for path in paths if path.exists())

@@ -36,8 +36,8 @@ class Format:
         Distributions, apart from numpy, whose versions may change a shard's bytes.
     needs : tuple of str
         Optional modules that the writer needs.
-    card : str or None
-        Text of a ``README.md`` in the dataset's folder, for formats whose tools look for one.
+    card : bool
+        Whether a dataset has a card, ``README.md``, because tools of this format look for one.
     """
 
     suffix: str
@@ -48,23 +48,7 @@ class Format:
     sidecars: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    card: str | None = None
-
-
-def _hugging_face_card(shards: str) -> str:
-    """Return a dataset card: https://huggingface.co/docs/hub/datasets-manual-configuration."""
-    return f"""\
----
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: {shards}
----
-
-A dataset packed by facepack, described by manifest.json. The lines above tell `datasets.load_dataset` which files hold
-the data. Without them it would guess by file names and read files of the index.
-"""
+    card: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
@@ -97,7 +81,7 @@ FORMATS: Mapping[str, Format] = {
         sidecars=(".parquet" + INDEX_SUFFIX,),
         libraries=("pyarrow",),
         needs=("pyarrow",),
-        card=_hugging_face_card("shard-*.parquet"),
+        card=True,
     ),
     "tfrecord": Format(
         ".tfrecord",
@@ -114,7 +98,7 @@ FORMATS: Mapping[str, Format] = {
         "WebDatasetDataset",
         stored=ImportTarget("shardspec.formats.webdataset:stored"),
         sidecars=(".idx", ".tar" + INDEX_SUFFIX),
-        card=_hugging_face_card("shard-*.tar"),
+        card=True,
     ),
 }
 

@@ -3,7 +3,7 @@
 import argparse
 
 from packer.cli.arguments import call, print_made
-from packer.packed.describe import describe
+from packer.packed.publish.describe import describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

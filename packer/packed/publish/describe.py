@@ -9,6 +9,7 @@ from typing import Any
 from packer.jobs.result import Result
 from packer.recipe.checks import checked
 from packer.recipe.recipe import as_texts
+from packer.workspace.card import CARD_KEPT, is_card_kept
 from packer.workspace.describing import change_about
 from packer.workspace.folder import output_folder
 from shardspec.entries import About
@@ -42,7 +43,8 @@ class Description(Result):
         if not self.about:
             hint = f"{program()} describe {self.path} --title … --license … adds them"
             return f"{self.path}: no title, licence or citation ({hint})"
-        return "\n".join([f"{self.path}: digest {self.manifest.digest}", *describe_about(self.about)])
+        kept = [CARD_KEPT] if is_card_kept(Layout(self.path)) else []
+        return "\n".join([f"{self.path}: digest {self.manifest.digest}", *describe_about(self.about), *kept])
 
     def to_json(self) -> dict[str, Any]:
         """Return the path, the dataset's digest, and the entries as JSON."""
@@ -70,8 +72,8 @@ def describe(
 ) -> Description:
     """Return what a dataset's manifest says about it, after changing the entries that are given.
 
-    The manifest is replaced in one step, and no other file of the dataset changes. Its digest stays, and readers that
-    have it open continue.
+    The manifest is replaced in one step. No other file of the dataset changes but its card, if it has one and nobody has
+    edited it. The digest stays, and readers that have the dataset open continue.
 
     Parameters
     ----------
