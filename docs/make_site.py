@@ -84,7 +84,7 @@ def make_command_page(name: str, parser: argparse.ArgumentParser) -> str:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
             title = str(group.title)
-            lines += [f"## {title[0].upper()}{title[1:]}\n", *introduce(title), "| | |", "|---|---|"]
+            lines += [f"## {title[0].upper()}{title[1:]}\n", *introduce(title), "| option | |", "|---|---|"]
             lines += [describe_option(parser, action) for action in actions] + [""]
     return "\n".join(lines)
 
@@ -111,7 +111,7 @@ def make_package_page(package: str) -> str:
     """Return the page about a package, which mkdocstrings fills with the docstrings of the public names."""
     root = griffe.load(package, search_paths=[str(REPOSITORY)], resolve_aliases=True)
     assert root.docstring is not None
-    lines = [f"# {package}\n", root.docstring.value, ""]
+    lines = [f"# {package}\n", root.docstring.value.replace("::\n", ":\n"), ""]
     for name in sorted(public_names(root), key=lambda name: (name[0].isupper(), name)):
         if not root[name].has_docstring:
             raise SystemExit(f"{package}.{name} is public and has no docstring")
