@@ -14,7 +14,7 @@ from packer.recipe.checks import SAMPLING
 from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
-from packer.steps.companion import FramesReader, open_companion, open_reader
+from packer.steps.companion import FramesReader, Reader, open_companion, open_reader
 from packer.steps.encode import KEPT, Kept, audio_length
 from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
@@ -27,12 +27,7 @@ from shardspec.fields import field_name
 from shardspec.registry import import_target
 
 if TYPE_CHECKING:
-    from packer.steps.companion import Reader
     from packer.vision.decode.audio import AudioReader
-
-
-if TYPE_CHECKING:
-    from packer.steps.companion import Reader
 
 FRAMES_AHEAD = 4
 """Number of frames decoded ahead of later steps; equal to the detector's batch."""
@@ -42,7 +37,7 @@ _LATE_S = 0.5
 
 _NO_PIXEL = bytes(1)
 
-_Take = Callable[["Reader"], AbstractContextManager[Iterable[VideoFrame]]]
+_Take = Callable[[Reader], AbstractContextManager[Iterable[VideoFrame]]]
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
@@ -142,7 +137,7 @@ def _image(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Samp
     return {**sample, **STILL, "image": decoded.image, KEPT: whole}
 
 
-def _take_ahead(video: "Reader") -> AbstractContextManager[Iterable[VideoFrame]]:
+def _take_ahead(video: Reader) -> AbstractContextManager[Iterable[VideoFrame]]:
     frames: Iterator[VideoFrame] = iter(video)
     return closing(run_ahead(frames, FRAMES_AHEAD, video.stop))
 
@@ -241,7 +236,7 @@ class ItemSound:
         self._reader: AudioReader | None = None
         self._heard = False
 
-    def fields(self, video: "Reader", frame: VideoFrame) -> Sample:
+    def fields(self, video: Reader, frame: VideoFrame) -> Sample:
         """Return the fields of a frame; frames are passed in order."""
         if self._rate is None:
             return {}
