@@ -158,6 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._missing("EntryNotFound")
             if len(files[rest]) < _LARGE:
                 return self._send_file(files[rest])
+            self.hub.blobs[_sha(files[rest])] = files[rest]
             other = self.hub.address.replace("127.0.0.1", "localhost")
             return self._send(302, location=f"{other}/cdn/{_sha(files[rest])}")
         if action == "preupload":

@@ -1,7 +1,8 @@
 """Folders and stores that a dataset is copied from or to."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Protocol
@@ -11,19 +12,27 @@ from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
 from shardspec.errors import ShardCorruptError, StoreError, UsageError
 from shardspec.layout import CARD_NAME, MANIFEST_NAME, Layout
-from shardspec.manifest import MANIFEST_BYTES_MAX
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store
 
 _CHUNK_BYTES = 4 << 20
 _SHA256_CHARACTERS = 64
-_OF_REPOSITORIES = (".gitattributes", CARD_NAME)
-"""Files that a repository has even if it holds no dataset."""
+_CARD_BYTES_MAX = 1 << 20
 
 
 class Place(Protocol):
-    """A folder or a store that a dataset is copied from or to."""
+    """A folder or a store that a dataset is copied from or to.
+
+    Attributes
+    ----------
+    name : str
+        Its path or URL.
+    besides : sequence of str
+        Files that may be there besides a dataset.
+    """
 
     name: str
+    besides: Sequence[str]
 
     def place(self, name: str) -> str:
         """Return the path or URL of a file."""
@@ -60,6 +69,8 @@ class Place(Protocol):
 
 class Folder:
     """A folder on this machine."""
+
+    besides: Sequence[str] = ()
 
     def __init__(self, root: Path) -> None:
         self.root, self.name = root, str(root)
@@ -123,6 +134,8 @@ class Folder:
 class Bucket:
     """A store."""
 
+    besides: Sequence[str] = ()
+
     def __init__(self, store: Store | Hub) -> None:
         self.store, self.name = store, store.url
 
@@ -183,18 +196,35 @@ class Bucket:
 class Repository(Bucket):
     """A repository of the Hugging Face Hub, whose files all change in one commit."""
 
+    besides: Sequence[str] = (".gitattributes", CARD_NAME)
+
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
         self._hub = hub
+        self._etags: dict[str, str] = {}
+
+    def manifest(self) -> bytes | None:
+        """Return the content of the manifest, with the card as it is now: people edit it on the Hub."""
+        data = super().manifest()
+        manifest = None if data is None else Manifest.loads(data, self.place(MANIFEST_NAME))
+        entry = None if manifest is None else manifest.find_file(CARD_NAME)
+        if manifest is None or entry is None:
+            return data
+        card = self._hub.read(CARD_NAME, _CARD_BYTES_MAX)
+        found = FileEntry(CARD_NAME, len(card), hashlib.sha256(card).hexdigest())
+        if found == entry:
+            return data
+        return replace(manifest, files=tuple(found if one == entry else one for one in manifest.files)).dumps()
 
     def names(self) -> dict[str, int]:
-        """Return the sizes of all files of a dataset by name."""
-        return {one.name: one.bytes for one in self.store.list() if one.name not in _OF_REPOSITORIES}
+        """Return the sizes of all files by name."""
+        found = list(self._hub.list())
+        self._etags = {one.name: one.etag or "" for one in found}
+        return {one.name: one.bytes for one in found}
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a file."""
-        found = self.store.stat(name)
-        etag = found.etag or "" if found is not None else ""
+        """Return the SHA-256 of a file, which the Hub lists for large ones."""
+        etag = self._etags[name]
         return etag if len(etag) == _SHA256_CHARACTERS else super().digest(name)
 
     def commit(self, manifest: bytes) -> None:

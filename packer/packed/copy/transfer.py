@@ -44,7 +44,7 @@ def prepare(target: Place, data: bytes, manifest: Manifest, overwrite: bool) -> 
     if old is not None and old != data:
         replaced = Manifest.loads(old, target.place(MANIFEST_NAME)).entries
         stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
-    others = sorted(present.keys() - names - set(stale) - {MANIFEST_NAME})
+    others = sorted(present.keys() - names - {*stale, MANIFEST_NAME, *target.besides})
     if others and old != data:
         raise UsageError(
             place=target.name,

@@ -11,12 +11,13 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.builds import QUIET
 from support.command import run_packer
 from support.errors import raises
 from support.hub import TOKEN, FakeHub, serving_hub
 from support.packed_files import write_faces
 
-from packer import copy
+from packer import convert, copy, verify
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.stores import Hub
@@ -46,7 +47,7 @@ def test_a_dataset_is_published_and_fetched(hub: FakeHub, tmp_path: Path, format
     assert own == files(tmp_path / "faces")
     assert hub.private == {"me/faces"}
     again = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=hub.env).stdout)
-    assert again["files_copied"] == ("README.md" in own)
+    assert again["files_copied"] == 0
     run_packer("copy", url, tmp_path / "back", env=hub.env)
     assert files(tmp_path / "back") == files(tmp_path / "faces")
     run_packer("copy", url.replace("faces", "faces@main", 1), tmp_path / "part", "--where", "frame < 30", env=hub.env)
@@ -82,6 +83,20 @@ def test_a_dataset_is_replaced_in_one_commit(hub: FakeHub, tmp_path: Path) -> No
     assert second == files(tmp_path / "new") | others
     hub.repositories["lab/fakes"].append({**others, "notes.txt": b"keep"})
     assert "notes.txt" in run_packer("copy", tmp_path / "new", url, env=hub.env, expect=2).stderr
+
+
+def test_a_card_that_was_edited_on_the_hub_is_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    write_faces(tmp_path / "lmdb", 3)
+    digest = convert(tmp_path / "lmdb", tmp_path / "faces", format="parquet", **QUIET).manifest.digest
+    assert (tmp_path / "faces/README.md").exists()
+    edited = {**files(tmp_path / "faces"), "README.md": b"# Faces, edited on the Hub"}
+    hub.repositories["me/faces"] = [edited]
+    run_packer("copy", "hf://datasets/me/faces", tmp_path / "back", env=hub.env)
+    assert (tmp_path / "back/README.md").read_bytes() == edited["README.md"]
+    report = verify(tmp_path / "back", progress=False)
+    assert (report.problems, report.digest) == ((), digest)
+    refused = run_packer("copy", tmp_path / "faces", "hf://datasets/me/faces", env=hub.env, expect=2)
+    assert "another dataset" in refused.stderr
 
 
 def test_what_cannot_be_read_is_named_without_the_token(hub: FakeHub, tmp_path: Path) -> None:
