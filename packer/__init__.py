@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
     from packer.packed.convert import convert
+    from packer.packed.copy.cache import CacheReport, cache
     from packer.packed.copy.copy import CopyResult, copy
     from packer.packed.export.export import ExportResult, export
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
@@ -69,6 +70,7 @@ else:
             "BenchReport": ImportTarget("packer.packed.bench.report:BenchReport"),
             "BuildOptions": ImportTarget("packer.recipe.options:BuildOptions"),
             "BuildResult": ImportTarget("packer.builds.result:BuildResult"),
+            "CacheReport": ImportTarget("packer.packed.copy.cache:CacheReport"),
             "Card": ImportTarget("packer.packed.publish.card:Card"),
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
             "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
@@ -109,6 +111,7 @@ else:
             "add": ImportTarget("packer.packed.columns:add"),
             "bench": ImportTarget("packer.packed.bench.bench:bench"),
             "build": ImportTarget("packer.builds.build:build"),
+            "cache": ImportTarget("packer.packed.copy.cache:cache"),
             "card": ImportTarget("packer.packed.publish.card:card"),
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
@@ -142,6 +145,7 @@ __all__ = [
     "BenchReport",
     "BuildOptions",
     "BuildResult",
+    "CacheReport",
     "Card",
     "ColumnsResult",
     "CopyResult",
@@ -182,6 +186,7 @@ __all__ = [
     "add",
     "bench",
     "build",
+    "cache",
     "card",
     "convert",
     "copy",

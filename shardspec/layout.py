@@ -296,6 +296,15 @@ class Layout:
                 above = above.rpartition("/")[0]
 
 
+opened: dict[Path, Layout] = {}
+"""Layouts of remote datasets that a command reads in this process, by their folders in the cache. They stay open."""
+
+
+def layout_at(folder: Path) -> Layout:
+    """Return the layout of a folder, which may be that of a remote dataset in the cache."""
+    return opened.get(folder.absolute()) or Layout(folder)
+
+
 def _do_nothing() -> None:
     pass
 

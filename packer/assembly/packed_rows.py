@@ -1,6 +1,7 @@
 """Read the stored rows of packed datasets."""
 
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -20,7 +21,7 @@ from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetChangedError, DatasetError, SchemaError, ShardspecError, system_reason
-from shardspec.layout import Layout, Stamp
+from shardspec.layout import Layout, Stamp, layout_at
 from shardspec.manifest import Manifest
 
 BATCH_BYTES = 16 * 10**6
@@ -77,7 +78,7 @@ class PackedRows:
         self._digests = config.get("check", "digest") == "digest"
         self._places: list[_StoredPart] = []
         self._columns: list[_StoredPart] = []
-        layouts = [Layout(Path(entry["path"])) for entry in config["inputs"]]
+        layouts = [layout_at(Path(entry["path"])) for entry in config["inputs"]]
         known: Sequence[Manifest | None] = [None] * len(layouts) if manifests is None else manifests
         inputs = [
             _Input(layout, manifest, entry.get("digest", ""))
@@ -296,13 +297,16 @@ class PackedRows:
         layout, manifest, shard = place.layout, place.manifest, place.part
         try:
             with _reading(place):
+                release = layout.hold(shard.files)
                 if self._digests and number not in self._compared and not self._scanned(number):
                     for entry in shard.files:
                         layout.check_digest(entry)
                     self._compared.add(number)
                 else:
                     layout.check_sizes(shard.files)
-                return open_shard(layout, manifest, shard)
+                reader = open_shard(layout, manifest, shard)
+                weakref.finalize(reader, release).atexit = False
+                return reader
         except DatasetError:
             place.input.check_standing(shard)  # report a replaced dataset as such
             raise

@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "merge": "merge packed datasets that have the same fields",
     "split": "split a packed dataset into train, val and test, keeping groups together",
     "copy": "copy a packed dataset, or a part of it, between folders and object stores, and check every byte",
+    "cache": "list and delete the cached files of remote datasets",
     "add": "add columns of a table, such as predictions, to a packed dataset",
     "drop-field": "remove added fields from a packed dataset",
     "export": "export a packed dataset as image files and a table, or as shards of another library",

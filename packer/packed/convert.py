@@ -8,7 +8,7 @@ from packer.jobs.result import JobResult
 from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
-from shardspec.layout import given_path
+from readers.staging.layout import dataset_folder
 
 
 def convert(
@@ -68,7 +68,7 @@ def convert(
         If the job cannot continue. The same call resumes it.
     """
     target = output_folder(out)
-    inputs = [open_input(given_path("dataset", dataset), target)]
+    inputs = [open_input(dataset_folder(dataset), target)]
     plan = plan_copy("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
     options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     return Job(plan, target, options, listener_of(progress)).run()

@@ -34,11 +34,12 @@ from packer.recipe.checks import parse_bytes, plain_value
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import encode_line, writing
+from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, About, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, given_path
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -342,7 +343,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     if len(given) < 2:
         raise UsageError(expected=f"two packed datasets or more {why}", found=len(given))
-    return [given_path("datasets", path) for path in given]
+    return [dataset_folder(path, "datasets") for path in given]
 
 
 def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:

@@ -28,6 +28,7 @@ from readers.drawing.sheet import Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import check_seed, sample_rng
+from readers.staging.layout import dataset_folder
 from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.columns import IntArray, missing_in
 from shardspec.errors import ItemError, NotADatasetError, UsageError
@@ -162,7 +163,7 @@ def preview(
     DatasetError
         If the dataset cannot be read.
     """
-    path, sheet_path = given_path("dataset", dataset), given_path("out", out)
+    path, sheet_path = dataset_folder(dataset, shards=False), given_path("out", out)
     track = checked("track", track, int | None, minimum=0)
     check_output(sheet_path, ".png" if track is None else _ANIMATED, datasets=[path])
     start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)

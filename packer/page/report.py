@@ -22,6 +22,7 @@ from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
 from readers.drawing.values import printable
+from readers.staging.layout import dataset_folder
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
@@ -103,7 +104,7 @@ def report(
     """
     target = given_path("out", out)
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [given_path("datasets", path) for path in given]
+    paths = [dataset_folder(path, "datasets", shards=False) for path in given]
     check_output(target, ".html", ".htm", datasets=paths)
     count = checked("count", count, int, minimum=0)
     if not paths:

@@ -21,8 +21,8 @@ from packer.page.dataset_view import DatasetView
 from packer.page.rendering import POLICY
 from packer.page.server import Pages
 from packer.recipe.checks import checked
+from readers.staging.layout import dataset_folder
 from shardspec.errors import UsageError
-from shardspec.layout import given_path
 from shardspec.wording import program
 
 LOOPBACK = "127.0.0.1"
@@ -225,7 +225,7 @@ def view(
         If a dataset cannot be read.
     """
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [given_path("datasets", path) for path in given]
+    paths = [dataset_folder(path, "datasets", shards=False) for path in given]
     if not paths:
         raise UsageError(expected="a packed dataset or several", found="none")
     listener = listener_of(progress)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ _TAG, _SIGNATURE = "CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55\
 """Mark of a cache, by the Cache Directory Tagging Specification, which backup programs know too."""
 _SOURCE = "source.json"
 PARTIAL = ".partial"
+_UNSAFE = re.compile(r"[^\w.-]|^\.+$")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class CachedDataset:
     url: str
     manifest: Manifest
     files: dict[str, int]
+
+    @property
+    def key(self) -> str:
+        """Name of the dataset in the cache: a digest of its manifest."""
+        return self.root.parent.name
 
 
 class CacheFolder:
@@ -90,8 +97,9 @@ class CacheFolder:
 
     def add(self, key: str, url: str, manifest: bytes) -> Path:
         """Make the folder of a dataset, with its manifest, and return it."""
-        root = self.datasets / key
-        root.mkdir(exist_ok=True)
+        made = next(iter((self.datasets / key).glob("*")), None)
+        root = made or self.datasets / key / (_UNSAFE.sub("_", url.rstrip("/").rpartition("/")[2]) or "dataset")
+        root.mkdir(parents=True, exist_ok=True)
         if not (root / MANIFEST_NAME).exists():
             write(root / _SOURCE, json.dumps({"url": url}).encode())
             write(root / MANIFEST_NAME, manifest)
@@ -99,7 +107,7 @@ class CacheFolder:
 
     def list(self) -> Iterator[CachedDataset]:
         """Yield the datasets, in the order of their keys."""
-        for root in sorted(self.datasets.iterdir()) if self.exists else ():
+        for root in sorted(self.datasets.glob("*/*")) if self.exists else ():
             with suppress(OSError, ShardspecError, ValueError, KeyError):
                 manifest = Layout(root).load()
                 url = json.loads((root / _SOURCE).read_text("utf-8"))["url"]
@@ -117,7 +125,7 @@ class CacheFolder:
             (dataset.root / name).unlink(missing_ok=True)
         folders = {folder for name in names for folder in (dataset.root / name).parents}
         for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
-            if folder.is_relative_to(dataset.root):
+            if folder.is_relative_to(dataset.root.parent):
                 with suppress(OSError):  # it holds something else
                     folder.rmdir()
 

@@ -9,9 +9,9 @@ from typing import Any
 from readers.staging.client import StagerClient, StagerLostError, client_of, open_message
 from shardspec.entries import FileEntry
 from shardspec.errors import DatasetChangedError, StoreError, UsageError
-from shardspec.layout import Layout, given_path, is_url, parse_size
+from shardspec.layout import Layout, given_path, is_url, opened, parse_size
 from shardspec.stores import local_path
-from shardspec.wording import shorten
+from shardspec.wording import program, shorten
 
 CACHE_VARIABLE, SIZE_VARIABLE = "FACEPACK_CACHE", "FACEPACK_CACHE_SIZE"
 _ATTEMPTS = 3
@@ -150,6 +150,44 @@ def dataset_layout(
         root = Path(found["root"])
         return CachedLayout(root, given, found["key"], folder, size, found["limit"], options, [client])
     raise StoreError(f"The stager ended {_ATTEMPTS} times; {folder} has its log", place=given)
+
+
+def dataset_folder(place: str | os.PathLike[str], name: str = "dataset", *, shards: bool = True) -> Path:
+    """Return the folder of a packed dataset; for a URL, its folder in the cache, with the files that it needs.
+
+    Parameters
+    ----------
+    place : path or str
+        A folder, or a URL.
+    name : str
+        Name of the argument, for messages.
+    shards : bool
+        Whether all files of a remote dataset must be there while this process runs. Otherwise only index and reports
+        are, and shards are downloaded when a layout (`shardspec.layout.layout_at`) requires them.
+
+    Raises
+    ------
+    UsageError
+        If the cache does not hold the whole dataset.
+    DatasetError
+        If the dataset cannot be read.
+    """
+    layout = dataset_layout(place, name=name)
+    if not isinstance(layout, CachedLayout):
+        return given_path(name, local_path(place) if isinstance(place, str) else place)
+    manifest = layout.load()
+    entries = manifest.entries if shards else manifest.files
+    needed = sum(entry.bytes for entry in entries)
+    if needed > layout.limit:
+        raise UsageError(
+            place=layout.url,
+            expected=f"a cache of {needed} bytes or more (set {SIZE_VARIABLE})",
+            found=layout.limit,
+            hint=f"or copy it to a disk that holds it first ('{program()} copy')",
+        )
+    layout.hold(entries)
+    opened[layout.root] = layout
+    return layout.root
 
 
 def default_cache() -> Path:

@@ -70,9 +70,9 @@ class Stager:
         self.roots: dict[str, Path] = {}  # of all cached datasets, including those that nobody has opened
         self._opening = RLock()
         for cached in folder.list():
-            self.roots[cached.root.name] = cached.root
+            self.roots[cached.key] = cached.root
             for name, size in cached.files.items():
-                self.schedule.add((cached.root.name, name), size, present=True)
+                self.schedule.add((cached.key, name), size, present=True)
 
     # Messages of clients.
 

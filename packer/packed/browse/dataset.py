@@ -20,7 +20,7 @@ from shardspec.codecs import codec_for, image_types
 from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import layout_at
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -72,7 +72,7 @@ class BrowsedDataset:
 
     def __init__(self, path: Path, table: Path | None = None, *, verify: Verify = "size") -> None:
         self.path = path
-        self.pool = ShardPool(Layout(path.absolute()), verify, checksums=True)
+        self.pool = ShardPool(layout_at(path.absolute()), verify, checksums=True)
         self.manifest = self.pool.manifest
         self._lock = threading.RLock()
         self._numbers: dict[str, Column] = {}

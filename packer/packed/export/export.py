@@ -24,10 +24,11 @@ from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, fsync_tree
 from packer.workspace.folder import locked, output_folder, refuse_files
 from readers.formats.machine import available_processors
+from readers.staging.layout import dataset_folder
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
-from shardspec.layout import Layout, given_path
+from shardspec.layout import Layout
 from shardspec.registry import resolve
 from shardspec.schema import NO_CLASS, Field, NamedConfig
 from shardspec.wording import counted, did_you_mean, shorten
@@ -148,7 +149,7 @@ def export(
     BuildError
         If a file cannot be written.
     """
-    source, target, listener = given_path("dataset", dataset), output_folder(out), listener_of(progress)
+    source, target, listener = dataset_folder(dataset), output_folder(out), listener_of(progress)
     shard_bytes = _check(to, table, shard_size, names)
     if to == TARS:
         made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)

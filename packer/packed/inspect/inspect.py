@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.jobs.result import Result
+from readers.staging.layout import dataset_folder
 from shardspec.entries import total
 from shardspec.errors import DatasetError
-from shardspec.layout import Layout, given_path
+from shardspec.layout import layout_at
 from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some, one_line, program
 
@@ -177,8 +178,8 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
 
     Parameters
     ----------
-    dataset : path
-        A packed dataset.
+    dataset : path or str
+        A packed dataset: a folder, or a URL, of which only manifest, index and reports are downloaded.
 
     Returns
     -------
@@ -189,11 +190,11 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     DatasetError
         If there is no manifest that can be read.
     """
-    path, problem = given_path("dataset", dataset), ""
-    layout = Layout(path)
+    path, problem = dataset_folder(dataset, shards=False), ""
+    layout = layout_at(path)
     manifest = layout.load()
     try:
-        layout.check_sizes(manifest.entries)
+        layout.check_sizes(manifest.entries if layout.is_local else manifest.files)
     except DatasetError as error:
         problem = str(error)
     return InspectReport(path, manifest, problem)

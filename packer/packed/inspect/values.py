@@ -10,8 +10,9 @@ import numpy as np
 from packer.assembly.groups import read_groups
 from packer.jobs.result import Result
 from packer.packed.plan import BUILT_KEY
+from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
-from shardspec.layout import Layout, given_path
+from shardspec.layout import Layout
 from shardspec.schema import Schema
 from shardspec.splits.groups import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
@@ -96,7 +97,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
     DatasetError
         If the dataset cannot be read.
     """
-    path = given_path("dataset", dataset)
+    path = dataset_folder(dataset)
     schema = Layout(path).load().schema
     groups = read_groups(path, by)
     # After the values, a group of the samples without one.

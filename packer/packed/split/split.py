@@ -21,9 +21,10 @@ from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from readers.seeding import check_seed
+from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray, fill_missing, mark_missing
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import Layout, given_path
+from shardspec.layout import Layout
 from shardspec.schema import NAME, Schema
 from shardspec.splits.assignment import SPLIT_NAMES, assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
@@ -231,7 +232,7 @@ def split(
         shares = fold_ratios(folds)
     else:
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(given_path("dataset", dataset), target)
+    one = open_input(dataset_folder(dataset), target)
     if Layout(target).manifest.exists():
         raise UsageError(
             place=target, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"

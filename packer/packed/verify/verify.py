@@ -21,10 +21,11 @@ from readers.formats.indexed import IndexedReader, storage_of
 from readers.formats.machine import available_processors
 from readers.formats.npy import map_npy
 from readers.formats.shards import open_shard
+from readers.staging.layout import dataset_folder
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.formats import FORMATS
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, given_path
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
@@ -125,7 +126,7 @@ def verify(
     MissingDependencyError
         If a library that reads the format is not installed.
     """
-    path, listener, deep = given_path("dataset", dataset), listener_of(progress), checked("deep", deep, bool)
+    path, listener, deep = dataset_folder(dataset), listener_of(progress), checked("deep", deep, bool)
     layout = Layout(path)
     manifest, stamp = layout.load_stamped()
     if FORMATS[manifest.format].stored is not None:

@@ -1,0 +1,95 @@
+"""Commands on datasets in a bucket, with the same results as on a folder; and the cache that they share."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.packed_files import write_faces
+from support.stores import StoreServer, serving
+
+from packer import cache, copy, inspect
+from packer.cli import main
+from readers import open_dataset
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoreServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def faces(server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> Path:
+    """A dataset in three shards, whose copy is in the bucket as ``faces``."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    write_faces(tmp_path / "faces", 12)
+    copy(tmp_path / "faces", server.url("faces"), overwrite=True, progress=False)
+    return tmp_path / "faces"
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *command: Any) -> dict[str, Any]:
+    assert main([str(word) for word in command]) == 0, command
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_commands_read_a_bucket_like_a_folder(faces: Path, server: StoreServer, tmp_path: Path, capsys: Any) -> None:
+    url = server.url("faces")
+    here, there = (output_of(capsys, "inspect", place, "--json") for place in (faces, url))
+    assert {**there, "path": here["path"]} == here
+    assert not list((tmp_path / "cache").rglob("shard-*"))  # the manifest and the index tell it
+    for place, name in ((faces, "here"), (url, "there")):
+        out = tmp_path / name
+        out.mkdir()
+        assert main(["preview", str(place), "-o", str(out / "sheet.png"), "--quiet"]) == 0
+        assert main(["report", str(place), "-o", str(out / "report.html"), "--quiet"]) == 0
+        assert main(["verify", str(place), "--quiet"]) == 0
+        assert main(["convert", str(place), str(out / "npy"), "--format", "npy", "--quiet"]) == 0
+        assert main(["split", str(place), str(out / "split"), "--by", "key", "--quiet"]) == 0
+        assert main(["export", str(place), str(out / "files"), "--to", "files", "--quiet"]) == 0
+    assert (tmp_path / "here/sheet.png").read_bytes() == (tmp_path / "there/sheet.png").read_bytes()
+    for made in ("npy", "split/train", "split/val"):
+        digests = [open_dataset(tmp_path / name / made).manifest.digest for name in ("here", "there")]
+        assert digests[0] == digests[1]
+    write_faces(tmp_path / "others", 6, "lmdb")
+    assert main(["merge", server.url("faces"), str(tmp_path / "others"), str(tmp_path / "merged"), "--quiet"]) == 0
+    assert open_dataset(tmp_path / "merged").manifest.samples == 18
+    exported = [sorted(path.name for path in (tmp_path / name / "files").rglob("*")) for name in ("here", "there")]
+    assert exported[0] == exported[1]
+
+
+def test_a_command_says_that_the_cache_does_not_hold_the_dataset(
+    faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = max(part.bytes for part in open_dataset(faces).manifest.parts)
+    monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(2 * largest))
+    assert main(["verify", server.url("faces"), "--quiet"]) == 2
+    assert inspect(server.url("faces")).manifest.samples == 12
+
+
+def test_the_cache_is_listed_and_cleared_and_keeps_what_is_not_its_own(
+    faces: Path, server: StoreServer, tmp_path: Path, capsys: Any
+) -> None:
+    folder = tmp_path / "apart"
+    dataset = open_dataset(server.url("faces"), cache=folder)
+    dataset[0]
+    listed = output_of(capsys, "cache", folder, "--json")
+    assert [found["url"] for found in listed["datasets"]] == [server.url("faces")]
+    assert listed["datasets"][0]["bytes"] > 0
+    assert main(["cache", str(folder), "--clear"]) == 1  # in use
+    other = dataset.path / "notes.txt"
+    other.write_text("mine")
+    del dataset
+    cleared = cache(folder, clear=True)
+    assert len(cleared.datasets) == 1
+    assert other.read_text() == "mine"
+    assert [path for path in dataset_files(folder) if path != other] == []
+    assert cache(folder).datasets == ()
+
+
+def dataset_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "facepack/datasets").rglob("*") if path.is_file()]
