@@ -155,14 +155,13 @@ def test_tables_of_the_docs_are_of_the_results() -> None:
         head, _, *rows = compared_table(found).splitlines()
         known[head] = set(rows)
     shown: dict[str, list[str]] = {head: [] for head in known}
-    for page in ("howto/augment.md", "background/benchmarks.md"):
-        head = ""
-        for line in (REPOSITORY / "docs" / page).read_text().splitlines():
-            if not line.startswith("|"):
-                head = ""
-            elif not head:
-                head = line
-            elif head in shown and not line.startswith("|---"):
-                shown[head].append(line)
+    head = ""
+    for line in (REPOSITORY / "docs" / "background" / "benchmarks.md").read_text().splitlines():
+        if not line.startswith("|"):
+            head = ""
+        elif not head:
+            head = line
+        elif head in shown and not line.startswith("|---"):
+            shown[head].append(line)
     assert [head for head, rows in shown.items() if len(rows) < 2] == []
     assert [line for head, rows in shown.items() for line in rows if line not in known[head]] == []
