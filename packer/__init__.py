@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
     from packer.packed.publish.card import Card, card
+    from packer.packed.publish.croissant import Croissant, croissant
     from packer.packed.publish.describe import Description, describe
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
     from packer.packed.split.result import SplitPart, SplitResult
@@ -74,6 +75,7 @@ else:
             "Card": ImportTarget("packer.packed.publish.card:Card"),
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
             "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
+            "Croissant": ImportTarget("packer.packed.publish.croissant:Croissant"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
             "Description": ImportTarget("packer.packed.publish.describe:Description"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
@@ -116,6 +118,7 @@ else:
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
+            "croissant": ImportTarget("packer.packed.publish.croissant:croissant"),
             "describe": ImportTarget("packer.packed.publish.describe:describe"),
             "detect": ImportTarget("packer.builds.build:detect"),
             "doctor": ImportTarget("packer.environment:doctor"),
@@ -149,6 +152,7 @@ __all__ = [
     "Card",
     "ColumnsResult",
     "CopyResult",
+    "Croissant",
     "DatasetList",
     "Description",
     "Detections",
@@ -191,6 +195,7 @@ __all__ = [
     "convert",
     "copy",
     "count_values",
+    "croissant",
     "describe",
     "detect",
     "doctor",

@@ -76,7 +76,7 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}
     assert ("quiet" in options) == ("progress" in parameters)
     assert set(options) >= OF_THE_COMMAND - (
-        {"quiet"} if command in ("cache", "card", "describe", "doctor", "status") else set()
+        {"quiet"} if command in ("cache", "card", "croissant", "describe", "doctor", "status") else set()
     )
     other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
     secret = {"storage_options"}  # a command line is shown to every user of the machine

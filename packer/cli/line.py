@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "rejects": "summarise why items were rejected, and write them to a table",
     "describe": "show or change the title, licence, citation and homepage of a packed dataset",
     "card": "describe a packed dataset in Markdown, as the Hugging Face Hub reads it",
+    "croissant": "describe a packed dataset in Croissant (JSON-LD), for search engines and other loaders",
     "verify": "check a packed dataset against its manifest, byte for byte",
     "preview": "draw a contact sheet of samples with their geometry",
     "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",

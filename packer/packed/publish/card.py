@@ -15,6 +15,7 @@ from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
+from shardspec.points import LAYOUTS
 from shardspec.wording import PROGRAM, counted, one_line
 
 HUB_LICENSES = frozenset(
@@ -24,6 +25,8 @@ HUB_LICENSES = frozenset(
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _REJECTS = 20
+_NAMED = 5
+"""Most points whose names are listed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,10 +191,12 @@ def _fields(facts: Facts) -> Iterator[str]:
 
 
 def _geometry(facts: Facts) -> Iterator[str]:
-    schema = facts.manifest.schema
-    layouts = [
-        f"`{field.name}` are {field.shape[0]} points in the layout {field.layout}." for field in schema if field.layout
-    ]
+    schema, layouts = facts.manifest.schema, []
+    for field in schema:
+        if field.layout:
+            names = LAYOUTS[field.layout].names
+            listed = f": {', '.join(names)}" if len(names) <= _NAMED else f" in the layout {field.layout}"
+            layouts.append(f"`{field.name}` are {len(names)} points{listed}.")
     if layouts or "box" in schema:
         yield from ("## Geometry", "")
         yield "Pixel (0, 0) covers [0, 1) x [0, 1). Left and right are those of the person. " + " ".join(layouts)
