@@ -94,14 +94,6 @@ class Facts:
         """True if the images show faces that were found or cut."""
         return any(name in self.manifest.schema for name in ("landmarks", "box"))
 
-    def steps(self, generation: Generation) -> list[str]:
-        """Return the steps that made the samples of a generation; none if they came from Python code."""
-        try:
-            recipe = Recipe.from_options(public_options(generation))
-        except ValueError:
-            return []
-        return [step.use for step in recipe.chain]
-
 
 def public_options(generation: Generation) -> dict[str, Any]:
     """Return the options of a recipe that are not at their defaults, with paths cut to their last part."""

@@ -96,6 +96,10 @@ def test_a_dataset_in_a_bucket_is_that_of_a_folder(
     assert here.objects("plain/faces").keys() == files(local).keys()
     again = packer.build(source, url, **LARGE, **QUIET)
     assert (again.path, again.found_finished) == (url, True)
+    packer.build(source, url, title="Faces", **LARGE, **QUIET)
+    described = download(url, tmp_path / "described")
+    assert json.loads(described.pop("manifest.json")).pop("about") == {"title": "Faces"}
+    assert described == {name: data for name, data in files(local).items() if name != "manifest.json"}
     with raises(UsageError, place=url):
         packer.build(source, url, **SMALL, **QUIET)
 
