@@ -163,8 +163,10 @@ class _Expression:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise UsageError(
-                f"where: expected an expression such as \"label == 'fake' and score > 0.9\", found {shorten(text)}"
-                + (": for equality write ==" if "=" in re.sub("[=!<>]=", "", text) else "")
+                option="where",
+                expected="an expression such as \"label == 'fake' and score > 0.9\"",
+                found=shorten(text),
+                hint="for equality write ==" if "=" in re.sub("[=!<>]=", "", text) else None,
             ) from error
 
     def rows(self) -> Mask:

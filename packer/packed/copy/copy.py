@@ -9,11 +9,11 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.copy.part import copy_part, is_part, temporary_folder
 from packer.packed.copy.places import Bucket, Folder, Place, Repository
-from packer.packed.copy.transfer import another, holds, in_threads, prepare, transfer
+from packer.packed.copy.transfer import another, holds, in_threads, other_files, prepare, transfer
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
-from shardspec.layout import MANIFEST_NAME, given_path, is_url
+from shardspec.layout import MANIFEST_NAME, Layout, given_path, is_url
 from shardspec.manifest import Manifest
 from shardspec.stores import LOG_IN, Hub, Store, local_path, open_store, writable_store
 from shardspec.wording import counted
@@ -123,6 +123,9 @@ def copy(
     if old is not None and not overwrite:
         return _check_made(target, Manifest.loads(old, target.place(MANIFEST_NAME)), manifest, choice)
     if isinstance(target, Folder):
+        names = sorted(target.names())
+        if old is None and names and not Layout(target.root).build.exists():  # before anything is fetched
+            raise other_files(target, names)
         work = target.root.with_name(f"{target.root.name}.fetched")
         made = copy_part(source, data, target.root, choice, overwrite=overwrite, work=work, listener=listener)
         return CopyResult(target.name, made, len(made.entries), 0)

@@ -1,7 +1,7 @@
 """The part of a packed dataset that a condition selects, as a dataset of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -59,7 +59,7 @@ def copy_part(
         ``where``, ``split`` or both.
     work : Path
         Folder for the needed files of a dataset in a store. Files that are in it already are used. It is deleted at the
-        end, unless an error is raised.
+        end, and kept if the same call can resume.
     listener : ProgressListener
     overwrite : bool
         Whether to replace a dataset in `out`.
@@ -70,17 +70,26 @@ def copy_part(
         if isinstance(source, Folder)
         else _FetchedDataset(source, data, manifest, Folder(work), listener)
     )
-    rows = _select(browsed, source.name, choice)
-    if isinstance(browsed, _FetchedDataset):
-        shards = manifest.shards
-        browsed.fetch([shards[number] for number in shards_of([shard.samples for shard in shards], rows)])
-    one = open_input(browsed.path, out)
-    options = {"format": manifest.format, "shard_size": None, "shuffle": None, **choice}
-    plan = plan_part("copy", one, options, rows, ItemsOfRows(one, rows))
-    made = Job(plan, out, BuildOptions(overwrite=overwrite), listener).run().manifest
-    if isinstance(browsed, _FetchedDataset):
+    with _until_done(work) if isinstance(browsed, _FetchedDataset) else nullcontext():
+        rows = _select(browsed, source.name, choice)
+        if isinstance(browsed, _FetchedDataset):
+            shards = manifest.shards
+            browsed.fetch([shards[number] for number in shards_of([shard.samples for shard in shards], rows)])
+        one = open_input(browsed.path, out)
+        options = {"format": manifest.format, "shard_size": None, "shuffle": None, **choice}
+        plan = plan_part("copy", one, options, rows, ItemsOfRows(one, rows))
+        return Job(plan, out, BuildOptions(overwrite=overwrite), listener).run().manifest
+
+
+@contextmanager
+def _until_done(work: Path) -> Iterator[None]:
+    """Delete a folder at the end, unless the same call can resume."""
+    try:
+        yield
+    except UsageError:
         remove_tree(work)
-    return made
+        raise
+    remove_tree(work)
 
 
 class _FetchedDataset(BrowsedDataset):

@@ -46,17 +46,22 @@ def prepare(target: Place, data: bytes, manifest: Manifest, overwrite: bool) -> 
         stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
     others = sorted(present.keys() - names - {*stale, MANIFEST_NAME, *target.besides})
     if others and old != data:
-        raise UsageError(
-            place=target.name,
-            expected="a place that is new, empty, or holds this copy",
-            found=list_some(others),
-            hint="choose another place",
-        )
+        raise other_files(target, others)
     if stale:
         target.delete(stale)
     if old is not None and old != data:  # last: without it, the replaced dataset's files could not be told from others
         target.delete([MANIFEST_NAME])
     return present
+
+
+def other_files(target: Place, names: Sequence[str]) -> UsageError:
+    """Return the error about files in the target that belong to no dataset."""
+    return UsageError(
+        place=target.name,
+        expected="a place that is new, empty, or holds this copy",
+        found=list_some(names),
+        hint="choose another place",
+    )
 
 
 def another(target: Place) -> UsageError:

@@ -386,6 +386,12 @@ def test_files_of_the_user_are_neither_deleted_nor_mixed_with_a_dataset(
     for target in (here.url("mine"), str(tmp_path / "mine")):
         with raises(UsageError, place=target):
             copy(faces, target, overwrite=True)
+        with raises(UsageError, place=target):
+            copy(faces, target, where="frame < 9", overwrite=True)
+    copy(faces, here.url("theirs"))
+    with raises(UsageError, option="where"):
+        copy(here.url("theirs"), tmp_path / "other", where="frames < 9")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert here.objects("mine") == {"notes.txt": 4}
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
