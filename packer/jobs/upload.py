@@ -5,6 +5,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,12 +41,15 @@ class _File(NamedTuple):
     ----------
     folder : Path
     entry : FileEntry
+    prefix : str
+        Prefix of the object's name.
     deletes : bool
         Whether the file is deleted after the upload.
     """
 
     folder: Path
     entry: FileEntry
+    prefix: str
     deletes: bool
 
 
@@ -57,7 +61,8 @@ class Upload:
     store says which workspace that is.
 
     If the dataset replaces another one, its names must not be those of the old objects, which stay until the new manifest
-    is in place. So they begin with `shardspec.entries.ASIDE`, unless those of the old dataset already do.
+    is in place. So the names of its shards begin with `shardspec.entries.ASIDE`, unless those of the old shards do. The
+    other files are small: they are uploaded under such names, and once more under their own when the old ones are gone.
 
     Parameters
     ----------
@@ -82,8 +87,7 @@ class Upload:
         Store(url, options, patience_s=_PROBE_S).stat(MANIFEST_NAME)  # a misspelt endpoint is no store that is away
         self._store = store = Store(url, options)
         self.url = store.url
-        self._prefix = ""
-        self._id = ""
+        self._record: dict[str, str] = {}
         self._transfers = Transfers[_File, None](self._send)
         data = self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
         self.manifest = None if data is None else Manifest.loads(data, store.place(MANIFEST_NAME))
@@ -120,12 +124,12 @@ class Upload:
         state = self._state(space)
         if state.get("url") != self.url or self._read_mark().get("id") != state["id"]:
             remove_shards(space)
-            state = {"url": self.url, "id": uuid.uuid4().hex, "prefix": self._find_prefix()}
+            state = {"url": self.url, "id": uuid.uuid4().hex, **self._find_prefixes()}
             write_durably(space.upload, json.dumps(state).encode())
-        self._prefix, self._id = state["prefix"], state["id"]
+        self._record = state
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
-        self._store.put(_MARK, json.dumps({"id": self._id, **self._describe(space)}).encode())
+        self._store.put(_MARK, json.dumps({"id": state["id"], **self._describe(space)}).encode())
 
     def place(self, published: Path) -> Shard | None:
         """Upload the remaining files of a published shard in the background, and return the shard's manifest entry.
@@ -145,11 +149,12 @@ class Upload:
         shard = published_shard(published)
         if shard is None:
             return None
+        prefix = self._record["shards"]
         left = [entry for entry in shard.files if (published / entry.name).exists()]
-        if any(self._sizes.get(self._prefix + e.name) != e.bytes for e in shard.files if e not in left):
+        if any(self._sizes.get(prefix + entry.name) != entry.bytes for entry in shard.files if entry not in left):
             return None
         for entry in left:
-            self._transfers.add(_File(published, entry, True))
+            self._transfers.add(_File(published, entry, prefix, True))
         return shard
 
     def commit(
@@ -175,32 +180,39 @@ class Upload:
             If another workspace has begun to upload to the same place.
         """
         for entry in manifest.files:
-            self._transfers.add(_File(space.final, entry, False))
+            self._transfers.add(_File(space.final, entry, self._record["files"], False))
         with Stage(listener, "uploading", self._transfers.left, "files") as stage:
             for file, _ in self._transfers.results():
                 check()
                 stage.advance(size=file.entry.bytes)
-        manifest = set_aside(manifest, self._prefix)
-        names = {_MARK, MANIFEST_NAME, *(entry.name for entry in manifest.entries)}
-        stale = [name for name in self._sizes if name not in names]
-        state = {**self._state(space), "manifest": manifest.dumps().decode(), "stale": stale}
+        manifest = replace(set_aside(manifest, self._record["shards"]), files=manifest.files)
+        state = {**self._record, "manifest": manifest.dumps().decode()}
         write_durably(space.upload, json.dumps(state).encode())
-        if not self.finish(space):
+        if not self.finish(space) or self.manifest is None:
             raise BuildLockedError(
                 "another build has begun to upload to the same place: this build stops", place=self.url
             )
-        return manifest
+        return self.manifest
 
     def finish(self, space: Workspace) -> bool:
-        """Write the manifest, unless that is done, and delete what it replaces. Return whether everything is uploaded."""
+        """Commit an upload of which only the commit is left, or has been interrupted, and return whether it is done."""
         state = self._state(space)
         if state.get("url") != self.url or "manifest" not in state:
             return False
         manifest = Manifest.loads(state["manifest"].encode(), str(space.upload))
         if self._read_mark().get("id") != state["id"]:  # deleted last, or replaced by another build
             return self.manifest == manifest
-        self._store.put(MANIFEST_NAME, state["manifest"].encode())
-        self._store.delete([name for name in state["stale"] if name in self._sizes])
+        aside = set_aside(manifest, state["files"], shards=False)
+        if self.manifest != manifest:
+            self._store.put(MANIFEST_NAME, aside.dumps())
+            kept = {_MARK, MANIFEST_NAME, *(entry.name for one in (aside, manifest) for entry in one.entries)}
+            self._store.delete([name for name in self._sizes if name not in kept])
+            if aside != manifest:
+                for entry in manifest.files:
+                    self._store.put(entry.name, space.final / entry.name)
+                self._store.put(MANIFEST_NAME, manifest.dumps())
+        if aside != manifest:
+            self._store.delete([entry.name for entry in aside.files])
         self._store.delete([_MARK])
         self.manifest = manifest
         return True
@@ -213,7 +225,7 @@ class Upload:
     def abandon(self) -> None:
         """Delete the mark if nothing has been uploaded."""
         with suppress(StoreError):  # an error is being raised already
-            if not self._find_others() and self._read_mark().get("id") == self._id:
+            if not self._find_others() and self._read_mark().get("id") == self._record["id"]:
                 self._store.delete([_MARK])
 
     def close(self) -> None:
@@ -228,7 +240,7 @@ class Upload:
         except DatasetError as error:
             path.unlink(missing_ok=True)
             raise BuildError(error, hint="run the same command again, which writes it again") from error
-        self._store.put(self._prefix + entry.name, path)
+        self._store.put(file.prefix + entry.name, path)
         if file.deletes:
             path.unlink()
 
@@ -238,12 +250,15 @@ class Upload:
         known = {_MARK, MANIFEST_NAME, *(entry.name for entry in entries)}
         return [name for name in self._sizes if name not in known]
 
-    def _find_prefix(self) -> str:
-        """Return a prefix with which no new name is that of an object of the replaced dataset."""
-        old = self.manifest
-        if old is None or all(entry.name.startswith(ASIDE) for entry in old.entries):
-            return ""
-        return unused_prefix(old)
+    def _find_prefixes(self) -> dict[str, str]:
+        """Return prefixes with which no new name of a shard or of another file is that of an object to be replaced."""
+        if self.manifest is None:
+            return {"shards": "", "files": ""}
+        unused = unused_prefix(self.manifest)
+        return {
+            "shards": "" if all(one.name.startswith(ASIDE) for one in self.manifest.shards) else unused,
+            "files": unused,
+        }
 
     def _state(self, space: Workspace) -> dict[str, Any]:
         """Return what the workspace has recorded about its upload: place, identity, and in the end the manifest."""

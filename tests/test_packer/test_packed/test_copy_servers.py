@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.builds import write_images
 from support.command import run_packer
 from support.packed_files import write_faces
 from support.sloppy import BUCKET, SERVERS, cutting, find_server, sloppy_server
@@ -45,6 +46,17 @@ def test_a_dataset_goes_there_and_back_though_a_download_is_cut(env: dict[str, s
     assert files(tmp_path / "replaced") == files(tmp_path / "small")
     run_packer("copy", f"{url}-copy", tmp_path / "part", "--where", "frame < 30", env=env)
     run_packer("verify", tmp_path / "part", "--deep")
+
+
+def test_a_build_goes_there_and_is_replaced(env: dict[str, str], tmp_path: Path) -> None:
+    write_images(tmp_path / "in", [f"{number}.png" for number in range(9)])
+    url = f"s3://{BUCKET}/built"
+    for size in (100, 120):
+        options = ("--size", size, "--encode", "png", "--shard-size", "64KiB", "--overwrite", "--workers", 1)
+        run_packer("build", tmp_path / "in", url, *options, env=env, cwd=tmp_path)
+    run_packer("copy", url, tmp_path / "back", env=env)
+    run_packer("verify", tmp_path / "back", "--deep")
+    assert {path.name.split("-")[0] for path in (tmp_path / "back").glob("*shard-*")} == {"next"}
 
 
 def test_what_is_missing_or_forbidden_is_named(env: dict[str, str], tmp_path: Path) -> None:
