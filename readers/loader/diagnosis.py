@@ -53,6 +53,9 @@ class Diagnosis:
         Fraction of `read_s` on a processor; the rest waited for a disk, a network or a free processor.
     verdict : str
         What limits the training loop, and what to change.
+    fetched_rate : float
+        Bytes per second that the stagers of remote datasets fetched while the loader ran alone and waited for shards; 0
+        if it did not wait.
     order : str
         The order, the reason for it, and the number of batches read ahead.
     """
@@ -65,6 +68,7 @@ class Diagnosis:
     read_s: float
     transform_s: float
     read_processor: float
+    fetched_rate: float
     verdict: str
     order: str
 
@@ -101,7 +105,10 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     if len(loader) == 0:
         raise UsageError(option="diagnose", expected="an epoch of one batch or more", found="none")
     loop_rate, waiting, moving = _measure(loader, step, batches)
+    before, begin = loader.stats(), time.perf_counter()
     loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
+    fetched = {name: count - before.get(name, 0) for name, count in loader.stats().items()}
+    fetched_rate = fetched.get("fetched_bytes", 0) / (time.perf_counter() - begin) if fetched.get("waits") else 0.0
     step_rate = _measure_step(_read_some(loader), step, batches)
     if moving:
         moving = min(moving, _measure_transforming(loader, batches).seconds * loop_rate)
@@ -118,6 +125,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
+        fetched_rate=fetched_rate,
         verdict="",
         order=order,
     )
@@ -245,6 +253,11 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             f"{begin} {measured.moving / measured.waiting:.0%} of that are copies to the device and batch_transform, "
             "which run in the loop's own thread: make batch_transform cheaper, run it on a GPU (device='cuda'), "
             "or move it to sample_transform, which the threads run."
+        )
+    if measured.fetched_rate and measured.loader_rate < measured.step_rate:
+        return (
+            f"The link is the limit: {waits} Shards arrive at {measured.fetched_rate / 1e6:.0f} MB/s. A cache_size that "
+            "holds the dataset makes later epochs local; smaller or encoded images need fewer bytes."
         )
     if measured.loader_rate > measured.step_rate:
         return f"{begin} Yet alone it is fast enough, {contention}"

@@ -69,7 +69,7 @@ def test_the_advice_on_decoding_is_an_argument(jpeg_path):
     loader = Loader(open_dataset(jpeg_path), 10, workers=available_processors())
     rates = {"loop_rate": 1, "loader_rate": 1, "step_rate": 2}
     times = {"waiting": 1, "moving": 0, "read_s": 1, "transform_s": 0, "read_processor": 1}
-    verdict = _verdict(loader, Diagnosis(**rates, **times, verdict="", order=""))
+    verdict = _verdict(loader, Diagnosis(**rates, **times, fetched_rate=0.0, verdict="", order=""))
     advice = re.search(r"decode=(.*) for JPEG", verdict)[1]
     assert open_dataset(jpeg_path, decode=eval(advice, {"Whole": Whole})).draws_at_random is False
 
@@ -109,7 +109,7 @@ def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loa
     made = Loader(open_dataset(raw_path), 10, workers=available_processors())
     rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
     times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
-    assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, verdict="", order="")))
+    assert re.search(verdict, _verdict(made, Diagnosis(**rates, **times, fetched_rate=0.0, verdict="", order="")))
 
 
 def test_python_code_in_two_threads_is_the_cause(raw_path):
