@@ -84,7 +84,13 @@ def make_command_page(name: str, parser: argparse.ArgumentParser) -> str:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
             title = str(group.title)
-            lines += [f"## {title[0].upper()}{title[1:]}\n", *introduce(title), "| option | |", "|---|---|"]
+            kind = "option" if actions[0].option_strings else "argument"
+            lines += [
+                f"## {title[0].upper()}{title[1:]}\n",
+                *introduce(title),
+                f"| {kind} | description |",
+                "|---|---|",
+            ]
             lines += [describe_option(parser, action) for action in actions] + [""]
     return "\n".join(lines)
 
