@@ -15,7 +15,7 @@ from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import BATCH_ROWS, shard_size
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
-from packer.workspace.card import with_card
+from packer.workspace.card import refresh_card
 from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
 from packer.workspace.replacement import COLUMN_DIGITS, FieldColumn, sweep_columns
 from shardspec.columns import Buffer, Columns, IntArray
@@ -154,7 +154,7 @@ def change_columns(
             os.replace(folder, layout.root / column.name)
     fsync_folder(layout.columns)
     fsync_folder(layout.root)
-    changed = with_card(layout, changed, layout)
+    changed = refresh_card(layout, changed)
     if changed != manifest:
         write_durably(layout.manifest, changed.dumps())
     sweep_columns(layout, changed)

@@ -55,6 +55,11 @@ def with_card(layout: Layout, manifest: Manifest, earlier: Layout) -> Manifest:
     return replace(manifest, files=(entry, *(file for file in manifest.files if file.own_name != CARD_NAME)))
 
 
+def refresh_card(layout: Layout, manifest: Manifest) -> Manifest:
+    """Write the card of a changed dataset again, if the manifest lists one, and return the manifest with its entry."""
+    return manifest if manifest.find_file(CARD_NAME) is None else with_card(layout, manifest, layout)
+
+
 def is_card_kept(layout: Layout) -> bool:
     """Return whether a folder has a card that a person has edited."""
     return layout.card.is_file() and not is_generated(layout.card.read_bytes())

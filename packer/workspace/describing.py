@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from packer.workspace.card import with_card
+from packer.workspace.card import refresh_card
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import changing
 from shardspec.entries import About
@@ -27,7 +27,7 @@ def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
     """
     with changing(path) as (_, manifest):
         layout = Layout(path)
-        changed = with_card(layout, replace(manifest, about=change(manifest.about)), layout)
+        changed = refresh_card(layout, replace(manifest, about=change(manifest.about)))
         if changed != manifest:
             write_durably(layout.manifest, changed.dumps())
         return changed
