@@ -104,7 +104,7 @@ def save(path):
 
 
 for epoch in range(loader.state_dict()["epoch"], options.epochs):
-    loader.set_epoch(epoch)  # the epoch that was just restored goes on where it was
+    loader.set_epoch(epoch)  # an epoch that was just restored continues where it was
     model.train()
     for step, batch in enumerate(loader, 1):
         logits = model(batch["image"])[:, 0]

@@ -110,7 +110,7 @@ def evaluate():
 
 
 for epoch in range(loader.state_dict()["epoch"], options.epochs):
-    loader.set_epoch(epoch)  # the epoch that was just restored goes on where it was
+    loader.set_epoch(epoch)  # an epoch that was just restored continues where it was
     network.train()
     for batch in loader:
         with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
