@@ -22,7 +22,8 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 CLUSTER := tests/test_packer/test_cluster
 
 .PHONY: setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray test-slurm \
-	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs lint types format check clean
+	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs lint types format check dist test-dist \
+	test-dist-all clean
 
 setup: $(STAMP)
 
@@ -139,6 +140,18 @@ format: setup
 	$(BIN)/ruff format .
 
 check: lint types test
+
+# A wheel, made from the sdist, so that the sdist has all that the wheel needs.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+# The wheel in empty environments, outside the clone, as a new user would use it.
+test-dist: dist
+	$(BIN)/python tests/installed.py dist/*.whl pack faces,torch
+
+test-dist-all: dist
+	$(BIN)/python tests/installed.py dist/*.whl none light every
 
 clean:
 	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist site .cache *.egg-info

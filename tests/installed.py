@@ -1,0 +1,126 @@
+"""Install the built wheel into empty environments and use it there as a new user would, away from the clone.
+
+``make test-dist`` runs it with ``pack`` and ``faces,torch``, and ``make test-dist-all`` with every extra::
+
+    python tests/installed.py WHEEL EXTRAS [EXTRAS ...]
+
+EXTRAS are names joined by commas, ``none``, or ``light`` for the detector without torch (docs/install.md). Prints the size
+of each environment. The digests of the faces that different environments find must be equal.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from pathlib import Path
+
+from skimage import data, io
+
+REPOSITORY = Path(__file__).parents[1]
+WRITES = {"parquet": "parquet", "hdf5": "hdf5", "tfrecord": "tfrecord"}
+"""Format that an extra can write. Without one of them it is LMDB."""
+
+READ = """
+import sys
+from pathlib import Path
+import packer, readers
+assert Path(packer.__file__).is_relative_to(sys.prefix), packer.__file__
+ds = readers.open_dataset("packed", fields=["image", "label"])
+assert len(ds) == 4 and ds[0]["image"].shape[2] == 3 and {int(ds[n]["label"]) for n in range(4)} == {0, 1}
+"""
+
+TRAIN = """
+import readers
+from readers import Loader
+batch = next(iter(Loader(readers.open_dataset("packed", fields=["image", "label"]), batch_size=4, seed=0)))
+assert batch["image"].shape == (4, 3, 32, 32) and sorted(batch["label"].tolist()) == [0, 0, 1, 1]
+"""
+
+
+def main(wheel: Path, *sets: str) -> None:
+    """Test the wheel with each set of extras."""
+    digests = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        images = Path(temporary) / "images"
+        for label, step in (("left", -1), ("right", 1)):
+            (images / label).mkdir(parents=True)
+            for row in (0, 16):
+                io.imsave(
+                    images / label / f"{row}.jpg", data.astronaut()[row:384, ::step][:, :368], check_contrast=False
+                )
+        for extras in sets:
+            with tempfile.TemporaryDirectory() as folder:
+                digest = use(wheel.absolute(), extras, images, Path(folder))
+            if digest:
+                digests[extras] = digest
+    if len(set(digests.values())) > 1:
+        raise SystemExit(f"expected the same faces in every environment, found {digests}")
+
+
+def use(wheel: Path, extras: str, images: Path, folder: Path) -> str | None:
+    """Install the wheel and use it. Return the digest of the faces, if the environment can find any."""
+    began_s = time.monotonic()
+    where = folder / "venv"
+    venv.create(where, with_pip=True)
+    scripts = where / ("Scripts" if os.name == "nt" else "bin")
+    work = folder / "work"
+    work.mkdir()
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+    def run(program: str, *words: object) -> str:
+        line = [str(scripts / program), *map(str, words)]
+        done = subprocess.run(line, cwd=work, env=clean, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"with the extras {extras}: {' '.join(line)} ended with {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    names = {"none": [], "light": ["pack"]}.get(extras, extras.split(","))
+    install = ("-m", "pip", "install", "--quiet", "--no-compile", "--constraint", REPOSITORY / "constraints.txt")
+    run("python", *install, f"{wheel}[{','.join(names)}]" if names else wheel)
+    if extras == "light":
+        run("python", *install, "openvino>=2025.0")
+        run("python", *install, "--no-deps", "facenet-pytorch==2.5.3")
+    installed_s = time.monotonic() - began_s
+
+    for words in (["--help"], ["help", "faces"], ["--completion", "bash"], ["build", "--help"], ["doctor"]):
+        assert run("packer", *words)
+    missing = json.loads(run("facepack", "doctor", "--json"))["extras"]
+    assert not any(missing[name] for name in names), {name: missing[name] for name in names}
+    can = {name for name, libraries in missing.items() if not libraries}
+
+    format = next((format for extra, format in WRITES.items() if extra in can), "lmdb")
+    size = ["--size", 32, "--resize", "exact"] if "pack" in can else []
+    run("packer", "build", images, "packed", "--label-from", "folder", "--format", format, "--quiet", *size)
+    run("packer", "verify", "packed", "--deep")
+    run("packer", "inspect", "packed")
+    run("python", "-c", READ)
+    if {"torch", "pack"} <= can:
+        run("python", "-c", TRAIN)
+    if "view" in can:
+        run("packer", "view", "--help")
+    found = None
+    if "faces" in can or extras == "light":
+        run("packer", "build", images, "faces", "--preset", "faces", "--quiet")
+        found = json.loads(run("packer", "inspect", "faces", "--json"))
+        assert found["samples"] == 4, found
+    size_mb = sum(path.stat().st_blocks for path in where.rglob("*") if path.is_file()) * 512 >> 20
+    print(
+        f"{extras}: {size_mb} MB, {installed_s:.0f} s to install, {time.monotonic() - began_s:.0f} s in all", flush=True
+    )
+    return found and found["digest"]
+
+
+def every_extra() -> list[str]:
+    """The extras for users. Those for developers begin with `dev`."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = list(project["optional-dependencies"])
+    return names[: names.index("dev")]
+
+
+if __name__ == "__main__":
+    wheel, *sets = sys.argv[1:]
+    main(Path(wheel), *(name for given in sets for name in (every_extra() if given == "every" else [given])))
