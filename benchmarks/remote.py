@@ -108,7 +108,7 @@ def main() -> None:
         packed = arguments.folder / f"{kind}-{arguments.format}"
         pack_ours(Source(source, kind), packed, arguments.format)
         root = arguments.folder / f"{kind}-{arguments.format}-remote"
-        packer.convert(packed, root, shard_size=arguments.shard_size, progress=False)
+        packer.convert(packed, root, format=arguments.format, shard_size=arguments.shard_size, progress=False)
         manifest = open_dataset(root).manifest
         size, shard = manifest.stored_bytes, max(part.bytes for part in manifest.parts)
         for rate in arguments.rates:

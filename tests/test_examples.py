@@ -4,6 +4,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 from support.command import REPOSITORY, run_packer
 from support.ranks import run_script
+from support.stores import serving
 
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
@@ -54,6 +57,20 @@ def test_plain_training(packed, tmp_path):
     epochs = run(EXAMPLES / "train_plain.py", packed, "--workers", 1, cwd=tmp_path)
     assert [epoch["samples"] for epoch in epochs] == [44, 44]
     assert all(epoch["loss"] < 2 for epoch in epochs)
+
+
+def test_two_ranks_train_from_a_bucket(packed, tmp_path):
+    with serving() as server:
+        run_packer("copy", packed, server.url("packed"), "--quiet", env=server.env)
+        cache = tmp_path / "cache"
+        env = {**server.env, "FACEPACK_CACHE": str(cache), "FACEPACK_CACHE_SIZE": "1GB"}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        script = [str(EXAMPLES / "train_plain.py"), server.url("packed"), "--workers", "1"]
+        done = subprocess.run([*command, *script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    epochs = json.loads(done.stdout.splitlines()[-1])
+    assert [epoch["samples"] for epoch in epochs] == [22, 22]
+    assert list(cache.rglob("shard-*"))
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.command import run_packer
 from support.crops import write_crops
 from support.errors import raises
 from support.stores import StoreServer, serving
@@ -40,13 +39,9 @@ def datasets(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> d
     """A dataset of 12 shards in each format; its copy is in the bucket under the format's name."""
     root = tmp_path_factory.mktemp("remote")
     made = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.variables.items():
-            patch.setenv(name, value)
-        for format in FORMATS:
-            made[format] = write_crops(root / format, format, None, COUNT, 24, SHARD_ROWS)
-            command = [sys.executable, "-m", "packer", "copy", made[format], server.url(format), "--quiet"]
-            subprocess.run(command, check=True)
+    for format in FORMATS:
+        made[format] = write_crops(root / format, format, None, COUNT, 24, SHARD_ROWS)
+        run_packer("copy", made[format], server.url(format), "--quiet", env=server.env)
     return made
 
 
@@ -168,6 +163,25 @@ def test_ranks_read_their_own_shards_and_a_resume_reads_the_rest(datasets, serve
     wanted = {remote.column("key")[row] for row in order.at(positions).rows}
     assert wanted <= set(rest)
     assert len(rest) - len(wanted) < 3  # repeated to make the ranks' lengths equal
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_nodes_fetch_every_shard_once_together(server, tmp_path, ranks) -> None:
+    path = write_crops(tmp_path / "many", "lmdb", None, 160, 8, 4)
+    run_packer("copy", path, server.url(f"many{ranks}"), "--quiet", env=server.env)
+    shards, epochs = 40, 2
+    size = 8 * shard_bytes(path)
+    fetched = 0
+    for rank in range(ranks):  # each on a node of its own
+        remote = open_dataset(server.url(f"many{ranks}"), cache=tmp_path / f"node{rank}", cache_size=size)
+        loader = Loader(remote, 2, seed=1, window=2, shuffle="blocks", workers=1, rank=rank, world_size=ranks)
+        for _ in range(epochs):
+            list(loader)
+        fetched += client_of(tmp_path / f"node{rank}").ask("stats")["fetched_bytes"]
+    ahead = ranks * size  # of the next epoch
+    stored = open_dataset(path).manifest.stored_bytes
+    assert shards == len(open_dataset(path).manifest.shards)
+    assert fetched <= 1.1 * epochs * stored + ahead
 
 
 def test_a_cache_that_is_too_small_is_refused_with_the_size_that_would_do(datasets, server, tmp_path) -> None:
