@@ -80,9 +80,13 @@ def test_python_and_the_command_line_have_the_same_options(command: str) -> None
     )
     other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
     secret = {"storage_options"}  # a command line is shown to every user of the machine
-    python = {"build": {"recipe", *secret}, "submit": {"recipe", "words"}, "inspect": {"dataset"}, "copy": secret}.get(
-        command, set()
-    )
+    python = {
+        "build": {"recipe", *secret},
+        "submit": {"recipe", "words"},
+        "inspect": {"dataset"},
+        "copy": secret,
+        "detect": secret,
+    }.get(command, set())
     assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
     for name, parameter in parameters.items():
         if name in options and inspect.Parameter.empty is not parameter.default:

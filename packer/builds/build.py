@@ -119,6 +119,7 @@ def detect(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
     out: str | os.PathLike[str],
     *,
+    storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> BuildResult:
@@ -131,8 +132,10 @@ def detect(
     ----------
     source : path, sequence of mapping, or Source
         A folder, a table or rows, as for `build`.
-    out : path
-        Output folder; must be new, empty, or hold an unfinished job to resume.
+    out : path or str
+        Output folder or URL, as for `build`; must be new, empty, or hold an unfinished job to resume.
+    storage_options : mapping, optional
+        See `build`.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -155,8 +158,9 @@ def detect(
     TooManyRejectsError
         If the job finished with more rejects than allowed, or if no item could be read.
     """
-    refuse_unknown(options, (*DETECT_OPTIONS, "progress"))
-    return build(source, out, progress=progress, preset="faces", steps="decode,detect", **options)
+    refuse_unknown(options, (*DETECT_OPTIONS, "storage_options", "progress"))
+    chosen = {"preset": "faces", "steps": "decode,detect", **options}
+    return build(source, out, storage_options=storage_options, progress=progress, **chosen)
 
 
 def run_build(

@@ -12,7 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source", metavar="SOURCE", help="a folder, or a table (.csv, .tsv, .jsonl, .parquet) with a path column"
     )
     parser.add_argument(
-        "out", metavar="OUT", help="output folder; must be new, empty, or hold an unfinished job to resume"
+        "out",
+        metavar="OUT",
+        help="output folder, or a URL that begins with s3://, gs:// or az://; must be new, empty, or hold an unfinished "
+        "job to resume",
     )
     add_output_arguments(parser)
     add_options(parser, DETECT_OPTIONS)
