@@ -81,8 +81,9 @@ def copy(
     split : str, optional
         Value of the field ``split`` that the samples must have, such as ``"train"``.
     overwrite : bool
-        Whether to replace another dataset. A repository of the Hugging Face Hub changes in one commit. In another a store, and in a folder if the whole dataset is copied, its files that do
-        not belong to the copy are deleted first, so it can no longer be opened.
+        Whether to replace another dataset. Its files that do not belong to the copy are deleted first, so it can no
+        longer be opened; except on the Hugging Face Hub, which changes in one commit, and where a part is written to a
+        folder.
     storage_options : mapping, optional
         Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
