@@ -22,8 +22,8 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 CLUSTER := tests/test_packer/test_cluster
 
 .PHONY: setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray test-slurm \
-	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs lint types format check dist test-dist \
-	test-dist-all clean
+	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs notebooks lint types format check dist \
+	test-dist test-dist-all clean
 
 setup: $(STAMP)
 
@@ -127,6 +127,10 @@ docs: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/make_site.py
 	$(BIN)/zensical build --strict --clean
+
+# The tutorials' notebooks, run from their pages. The tests run them, too.
+notebooks: setup
+	$(BIN)/python docs/make_notebooks.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
 """The pages that a new user reads first, followed word by word: pack, look, split, train."""
 
+import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command import REPOSITORY, run_packer
@@ -29,3 +31,41 @@ def test_the_start_pages_show_what_their_commands_print(folder: Path) -> None:
             shown = re.findall(r"^epoch .*$", text, re.MULTILINE)
             assert [line.split(":")[0] for line in lines] == [line.split(":")[0] for line in shown]
             assert int(lines[-1].split(" of ")[0].split()[-1]) > 8  # of 11; losses differ between processors
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notebooks of the tutorials, run from their pages."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    run_script(REPOSITORY / "docs" / "make_notebooks.py", folder)
+    return folder
+
+
+def code_cells(path: Path) -> list[Any]:
+    return [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+def printed_by(cells: list[Any]) -> str:
+    return "".join(output.get("text", "") for cell in cells for output in cell["outputs"])
+
+
+@pytest.mark.parametrize("name", ["deepfakes", "lips"])
+def test_tutorials_show_what_their_cells_print(notebooks: Path, name: str) -> None:
+    cells = code_cells(notebooks / f"{name}.ipynb")
+    ours = code_cells(START / f"{name}.ipynb")
+    assert [cell["source"] for cell in cells] == [cell["source"] for cell in ours], "run docs/make_notebooks.py"
+    kinds = [kind for cell in cells for output in cell["outputs"] for kind in output.get("data", ())]
+    assert kinds == ["image/png"]
+    varying = re.compile(r"[\d.]+ MB|(?<=loss )[\d.]+|[\d.]+%|\d+ of \d+ val|^\d\.\d\d +(real|fake).*$", re.MULTILINE)
+    printed = varying.sub("N", printed_by(cells))
+    page = (START / f"{name}.md").read_text("utf-8")
+    for language, output in re.findall(r"^```(python)?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        assert language or varying.sub("N", output) in printed
+
+
+def test_the_tutorials_networks_learn(notebooks: Path) -> None:
+    scores = re.findall(r"^([\d.]+) +(real|fake) ", printed_by(code_cells(notebooks / "deepfakes.ipynb")), re.MULTILINE)
+    assert len(scores) == 12
+    assert [label for _, label in scores] == ["real"] * 4 + ["fake"] * 8
+    right = re.findall(r"(\d+) of 10 validation clips right", printed_by(code_cells(notebooks / "lips.ipynb")))
+    assert int(right[-1]) >= 8
