@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from readers.dataset.base import SampleDataset
+from readers.formats.pool import ShardPool
 from readers.order.order import Picks
 from readers.staging.client import StagerClient, StagerLostError
 from readers.staging.layout import CachedLayout
@@ -14,8 +15,10 @@ from shardspec.errors import ShardspecError
 
 _SAMPLES = 1024
 """Samples whose shards are sent together."""
-_BATCHES = 4096
-"""Number of batches ahead of the training loop."""
+_BATCHES = 1024
+"""Largest number of batches ahead of the training loop."""
+_TRIED = 16
+"""Batches after which the forecast ends if they need nothing that is not in the cache."""
 
 _numbers = count()
 
@@ -38,7 +41,9 @@ class Forecast:
         self._plan = next(_numbers)
         self._clients: dict[int, StagerClient] = {}
         self._uses: dict[tuple[str, int], tuple[int, int]] = {}  # last batch and bytes, by dataset and part
-        self._waiting: dict[str, tuple[CachedLayout, list[Any]]] = {}  # uses that were not sent yet
+        # First and last batch and parts that were not sent yet, by dataset.
+        self._waiting: dict[str, tuple[CachedLayout, list[Any]]] = {}
+        self._complete: dict[str, bool] = {}
         self._samples = self._limit = 0
         self._begun = 0
         self._stopped = False
@@ -72,12 +77,10 @@ class Forecast:
         with suppress(ShardspecError, StagerLostError):
             for number, picks in enumerate(self._batches):
                 for pool, rows, fields in self._dataset.locate(picks):
-                    layout = pool.layout
-                    if isinstance(layout, CachedLayout):
-                        self._limit = max(self._limit, layout.limit)
-                        parts = pool.parts_of(rows, fields)
-                        self._waiting.setdefault(layout.key, (layout, []))[1].append([number, parts])
-                        self._uses |= {(layout.key, part): (number, pool.manifest.parts[part].bytes) for part in parts}
+                    if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
+                        self._note(number, pool, pool.layout, pool.parts_of(rows, fields))
+                if number == _TRIED and not self._uses:
+                    return  # everything is in the cache
                 self._samples += len(picks)
                 while self._is_far(number):
                     self._send()
@@ -86,6 +89,20 @@ class Forecast:
                 if self._samples >= _SAMPLES:
                     self._send()
             self._send()
+
+    def _is_complete(self, layout: CachedLayout) -> bool:
+        """Return whether all files of a dataset were in the cache when the iteration began."""
+        if layout.key not in self._complete:
+            self._complete[layout.key] = layout.client().ask("missing", key=layout.key) == 0
+        return self._complete[layout.key]
+
+    def _note(self, number: int, pool: ShardPool, layout: CachedLayout, parts: list[int]) -> None:
+        """Note the parts that a batch reads."""
+        self._limit = max(self._limit, layout.limit)
+        self._uses |= {(layout.key, part): (number, pool.manifest.parts[part].bytes) for part in parts}
+        _, run = self._waiting.setdefault(layout.key, (layout, [number, number, {}]))
+        run[1] = number
+        run[2] |= dict.fromkeys(parts)
 
     def _is_far(self, number: int) -> bool:
         """Return whether batch `number` is far ahead, or the shards needed until then fill the cache."""
@@ -104,9 +121,9 @@ class Forecast:
 
     def _send(self) -> None:
         """Send the uses that were collected."""
-        for layout, uses in self._waiting.values():
+        for layout, (first, last, parts) in self._waiting.values():
             client = layout.client()
             self._clients[id(client)] = client
-            client.tell("plan", plan=self._plan, key=layout.key, uses=uses)
+            client.tell("plan", plan=self._plan, key=layout.key, first=first, last=last, parts=list(parts))
         self._waiting.clear()
         self._samples = 0

@@ -149,7 +149,7 @@ class Residence:
     memory : int or None
         Bytes that the page cache may keep (`MEMORY_SHARE`); None if unknown.
     network : tuple of str
-        ``"nfs4 at /data"`` for every network file system that holds a store, and the URL of every remote dataset.
+        ``"nfs4 at /data"`` for every network file system that holds a store.
     """
 
     bytes: int
@@ -163,7 +163,7 @@ class Residence:
 
     def __str__(self) -> str:
         if self.network:
-            return f"it is on a network ({', '.join(self.network)})"
+            return f"it is on a network file system ({', '.join(self.network)})"
         if self.memory is None:
             return f"it is on a local file system, and the amount of memory is not known ({_giga(self.bytes)} of data)"
         verb = "fit into" if self.in_memory else "are more than"
@@ -175,8 +175,7 @@ class Residence:
 
 def find_residence(stores: Sequence[Store]) -> Residence:
     """Examine the stores' file systems and this process's memory."""
-    network: list[str] = []
-    network += dict.fromkeys(store.url for store in stores if store.url is not None)
+    network = []
     for root in dict.fromkeys(store.root for store in stores):
         place, kind = file_system_of(root)
         if is_network_file_system(kind):

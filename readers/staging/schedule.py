@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 _PATIENCE_S = 5.0
@@ -57,26 +58,26 @@ class Plan:
 
     def __init__(self) -> None:
         self.position = 0
-        self._uses: deque[tuple[int, StagedFile]] = deque()
+        self._uses: deque[tuple[int, int, StagedFile]] = deque()
 
-    def extend(self, batch: int, files: Iterable[StagedFile]) -> None:
-        """Add files that a batch uses, after all others."""
-        self._uses.extend((batch, file) for file in files)
+    def extend(self, first: int, last: int, files: Iterable[StagedFile]) -> None:
+        """Add files that some of the batches first … last use, after all others."""
+        self._uses.extend((first, last, file) for file in files)
 
     def move(self, position: int) -> None:
         """Forget the batches before `position`."""
         self.position = max(self.position, position)
-        while self._uses and self._uses[0][0] < self.position:
+        while self._uses and self._uses[0][1] < self.position:
             self._uses.popleft()
 
     def drop(self, file: StagedFile) -> None:
         """Forget all uses of a file."""
-        self._uses = deque(use for use in self._uses if use[1] is not file)
+        self._uses = deque(use for use in self._uses if use[2] is not file)
 
     def __iter__(self) -> Iterator[tuple[int, StagedFile]]:
         """Yield the distance in batches and the file of every use, nearest first."""
-        for batch, file in self._uses:
-            yield batch - self.position, file
+        for first, _, file in self._uses:
+            yield max(0, first - self.position), file
 
 
 class Fetch(NamedTuple):
@@ -115,12 +116,15 @@ class Schedule:
         self.releases: list[tuple[int, FileKey]] = []
         self.served: set[int] = set()  # clients that got a file
         self._count = 0
+        self._absent: set[StagedFile] = set()
+        self._fetching = 0
 
     def add(self, key: FileKey, size: int, present: bool) -> None:
         """Add a file of a dataset that was opened."""
         if key not in self.files:
-            self.files[key] = StagedFile(key, size, "present" if present else "absent")
+            self.files[key] = file = StagedFile(key, size, "present" if present else "absent")
             self.held += size if present else 0
+            self._absent |= set() if present else {file}
 
     def request(self, client: int, number: int, keys: Iterable[FileKey], pin: bool) -> Request:
         """Add a request; `ready` returns it when its files are present."""
@@ -166,17 +170,18 @@ class Schedule:
 
         If files in use must go for it, their clients are added to `releases`.
         """
-        next_use = self._next_uses()
-        first = self.requests[0].files if self.requests else ()
+        if not self._absent:
+            return None
         for request in self.requests:
             for file in request.files:
                 if file.state == "absent":
-                    return self._fetch(file, -1.0, next_use, first, now)
-        waiting = {request.client for request in self.requests}
-        if waiting - self.served:  # the first file of a client gets the whole link
+                    return self._fetch(file, -1.0, now)
+        clients = {request.client for request in self.requests} | {client for client, _ in self.plans}
+        if clients - self.served and self._fetching:  # the first file of a client gets the whole link
             return None
-        planned = sorted((use for use in next_use.items() if use[0].state == "absent"), key=lambda use: use[1])
-        return self._fetch(planned[0][0], planned[0][1], next_use, first, now) if planned else None
+        nearest = [next((use for use in plan if use[1].state == "absent"), None) for plan in self.plans.values()]
+        distance, planned = min((use for use in nearest if use is not None), key=itemgetter(0), default=(0, None))
+        return None if planned is None else self._fetch(planned, distance, now)
 
     def _next_uses(self) -> dict[StagedFile, float]:
         """Return the distance of the next use of every planned file, in the order of the plans."""
@@ -187,19 +192,12 @@ class Schedule:
                     found[file] = distance
         return found
 
-    def _fetch(
-        self,
-        file: StagedFile,
-        distance: float,
-        next_use: dict[StagedFile, float],
-        kept: Sequence[StagedFile],
-        now: float,
-    ) -> Fetch | None:
+    def _fetch(self, file: StagedFile, distance: float, now: float) -> Fetch | None:
         """Return the download of a file for which others with a later use are deleted, if that makes enough room."""
         lacking = self.held + file.bytes - self.limit
         evicted: list[StagedFile] = []
         promised = False
-        for other in self._later(distance, next_use, kept) if lacking > 0 else ():
+        for other in self._later(distance) if lacking > 0 else ():
             if not other.pins:
                 evicted.append(other)
             elif self._ask(other, now):
@@ -214,13 +212,14 @@ class Schedule:
         for other in evicted:
             self.lose(other)
         file.state = "fetching"
+        self._absent.discard(file)
+        self._fetching += 1
         self.held += file.bytes
         return Fetch(file, evicted)
 
-    def _later(
-        self, distance: float, next_use: dict[StagedFile, float], kept: Sequence[StagedFile]
-    ) -> list[StagedFile]:
+    def _later(self, distance: float) -> list[StagedFile]:
         """Return the files that may be deleted for one with its next use at `distance`, the best choice first."""
+        next_use, kept = self._next_uses(), self.requests[0].files if self.requests else ()
         later = [
             file
             for file in self.files.values()
@@ -240,6 +239,8 @@ class Schedule:
         """Record the end of a download."""
         file.state = "present" if present else "absent"
         self.held -= 0 if present else file.bytes
+        self._fetching -= 1
+        self._absent |= set() if present else {file}
         self._count += 1
         file.used = self._count
 
@@ -248,6 +249,7 @@ class Schedule:
         if file.state == "present":
             file.state = "absent"
             self.held -= file.bytes
+            self._absent.add(file)
 
     def drop_plans(self, file: StagedFile) -> None:
         """Do not download a file until it is requested."""
@@ -256,8 +258,7 @@ class Schedule:
 
     def evict_one(self) -> StagedFile | None:
         """Remove the file that is best deleted and not in use; None if there is none."""
-        kept = self.requests[0].files if self.requests else ()
-        found = next((file for file in self._later(-1.0, self._next_uses(), kept) if not file.pins), None)
+        found = next((file for file in self._later(-1.0) if not file.pins), None)
         if found is not None:
             self.lose(found)
         return found

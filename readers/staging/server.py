@@ -112,7 +112,13 @@ class Stager:
             dataset = self.datasets.get(key)
             if dataset is None:
                 return None
-            return {"key": key, "root": str(dataset.root), "limit": self.schedule.limit, "largest": dataset.largest}
+            return {"key": key, "root": str(dataset.root), "limit": self.schedule.limit}
+
+    def missing(self, key: str) -> int:
+        """Return the number of files of a dataset that are not in the cache."""
+        with self.changed:
+            names = self.datasets[key].entries
+            return sum(self.schedule.files[key, name].state != "present" for name in names)
 
     def stats(self) -> Any:
         """Return counts since the start of this process."""
@@ -124,9 +130,9 @@ class Stager:
         kind, key = message["op"], message.get("key", "")
         with self.changed:
             if kind == "get":
-                files = [(key, name) for name in message["names"]]
-                self._notice_deleted(files)
-                request = self.schedule.request(client, message["id"], files, message["pin"])
+                wanted = [(key, name) for name in message["names"]]
+                self._notice_deleted(wanted)
+                request = self.schedule.request(client, message["id"], wanted, message["pin"])
                 self.counts["hits" if request.is_ready else "waits"] += 1
                 self._answer_ready()
             elif kind == "free":
@@ -134,9 +140,9 @@ class Stager:
             elif kind == "plan":
                 plan = self.schedule.plans.setdefault((client, message["plan"]), Plan())
                 dataset = self.datasets[key]
-                for batch, parts in message["uses"]:
-                    names = [name for part in parts for name in dataset.parts[part]]
-                    plan.extend(batch, [self.schedule.files[key, name] for name in names])
+                names = [name for part in message["parts"] for name in dataset.parts[part]]
+                files = [self.schedule.files[key, name] for name in names]
+                plan.extend(message["first"], message["last"], files)
             elif kind == "at":
                 plan = self.schedule.plans.get((client, message["plan"]), Plan())
                 plan.move(message["batch"])
@@ -378,6 +384,7 @@ def _send_all(outbox: "SimpleQueue[Mapping[str, Any] | None]", connection: "Conn
 _ANSWERED: Mapping[str, Callable[[Stager, int, Mapping[str, Any]], Any]] = {
     "open": lambda stager, client, message: stager.open(client, *message["args"]),
     "attach": lambda stager, client, message: stager.attach(message["key"]),
+    "missing": lambda stager, client, message: stager.missing(message["key"]),
     "stats": lambda stager, client, message: stager.stats(),
 }
 """Messages that are answered at once."""

@@ -235,7 +235,7 @@ def test_worker_processes_share_the_stager(datasets, server, tmp_path, context) 
 
 
 def test_a_flipped_bit_is_fetched_again(datasets, server, tmp_path) -> None:
-    server.fail({"match": "GET .*shard-00001.lmdb", "kind": "flip", "times": 1})
+    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 1})
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
     local = open_dataset(datasets["lmdb"])
     assert np.array_equal(remote[SHARD_ROWS]["image"], local[SHARD_ROWS]["image"])
@@ -243,7 +243,7 @@ def test_a_flipped_bit_is_fetched_again(datasets, server, tmp_path) -> None:
 
 
 def test_a_wrong_shard_is_an_error_that_names_it_and_other_shards_can_be_read(datasets, server, tmp_path) -> None:
-    server.fail({"match": "GET .*shard-00001.lmdb", "kind": "flip", "times": 9})
+    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 9})
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
     with raises(ShardCorruptError, place=server.url("lmdb/shard-00001.lmdb")):
         remote[SHARD_ROWS]

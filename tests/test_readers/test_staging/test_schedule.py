@@ -22,7 +22,7 @@ def schedule_of(count: int, limit: int, size: int = 10) -> Schedule:
 def plan(schedule: Schedule, uses: Iterable[tuple[int, int]], client: int = 0) -> Plan:
     made = schedule.plans.setdefault((client, 0), Plan())
     for batch, number in uses:
-        made.extend(batch, [schedule.files[key(number)]])
+        made.extend(batch, batch, [schedule.files[key(number)]])
     return made
 
 
