@@ -256,9 +256,13 @@ class Schedule:
         for plan in self.plans.values():
             plan.drop(file)
 
-    def evict_one(self) -> StagedFile | None:
-        """Remove the file that is best deleted and not in use; None if there is none."""
-        found = next((file for file in self._later(-1.0) if not file.pins), None)
+    def evict_one(self, now: float) -> tuple[StagedFile | None, bool]:
+        """Remove the file that is best deleted and not in use, and return it.
+
+        If all are in use, return None, and whether clients were asked to release one.
+        """
+        later = self._later(-1.0)
+        found = next((file for file in later if not file.pins), None)
         if found is not None:
             self.lose(found)
-        return found
+        return found, found is None and any(self._ask(file, now) for file in later)

@@ -27,7 +27,7 @@ from filelock import Timeout
 from readers.staging.folder import PARTIAL, CacheFolder, write
 from readers.staging.schedule import FileKey, Plan, Schedule, StagedFile
 from shardspec.entries import FileEntry
-from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError
+from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store, open_store
@@ -61,7 +61,9 @@ class Stager:
 
     def __init__(self, folder: CacheFolder) -> None:
         self.folder = folder
-        self.changed = Condition(RLock())
+        lock = RLock()
+        self.changed = Condition(lock)
+        self._work = Condition(lock)  # for threads that download
         self.datasets: dict[str, Dataset] = {}
         self.schedule = Schedule()
         self.outboxes: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
@@ -102,7 +104,7 @@ class Stager:
             self.datasets[key], self.roots[key] = dataset, root
             for entry in manifest.entries:
                 self.schedule.add((key, entry.name), entry.bytes, present=False)
-            self.sizes[client] = limit
+            self.sizes[client] = max(limit, self.sizes.get(client, 0))
             self.schedule.limit = max(self.sizes.values())
         return self.attach(key)
 
@@ -148,7 +150,7 @@ class Stager:
                 plan.move(message["batch"])
             elif kind == "unplan":
                 self.schedule.plans.pop((client, message["plan"]), None)
-            self.changed.notify_all()
+            self._notify()
 
     def forget(self, client: int) -> None:
         """Remove everything of a client that has ended."""
@@ -156,7 +158,12 @@ class Stager:
             self.schedule.forget(client)
             self.outboxes.pop(client, None)
             self.sizes.pop(client, None)
-            self.changed.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wake those who wait for a change. One thread that downloads wakes the next if it finds a file."""
+        self.changed.notify_all()
+        self._work.notify()
 
     def _notice_deleted(self, files: Iterable[FileKey]) -> None:
         """Notice files that a user has deleted."""
@@ -181,12 +188,11 @@ class Stager:
         while True:
             with self.changed:
                 found = self.schedule.next(time.monotonic())
-                for client, (key, name) in self.schedule.releases:
-                    self._send(client, {"release": [key, name]})
-                self.schedule.releases.clear()
+                self._send_releases()
                 if found is None:
-                    self.changed.wait(_TICK_S)
+                    self._work.wait(_TICK_S)
                     continue
+                self._work.notify()
                 for file in found.evicted:
                     self._delete(file)
                 dataset = self.datasets[found.file.key[0]]
@@ -202,7 +208,7 @@ class Stager:
                 if error is not None:
                     self._fail(found.file, error)
                 self._answer_ready()
-                self.changed.notify_all()
+                self._notify()
 
     def _download(self, dataset: Dataset, entry: FileEntry) -> None:
         """Download a file, and compare its size and digest. A wrong one is downloaded again, once."""
@@ -262,18 +268,24 @@ class Stager:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 with self.changed:
-                    if not self._shrink():
+                    if not self._make_space():
                         raise StoreError(
                             "The disk is full, and the cache has no file that is not in use.", place=self.folder.root
                         ) from None
 
-    def _shrink(self) -> bool:
-        """Delete a file that is not in use, and lower the limit by its size; return False if there is none."""
-        file = self.schedule.evict_one()
+    def _make_space(self) -> bool:
+        """Delete a file that is not in use, and keep the cache smaller by its size.
+
+        If all are in use, wait a moment for clients to release one; return False if none of them answers.
+        """
+        file, asked = self.schedule.evict_one(time.monotonic())
+        self._send_releases()
         if file is not None:
             self._delete(file)
             self.schedule.limit = self.schedule.held
-        return file is not None
+        elif asked:
+            self.changed.wait(_TICK_S)
+        return file is not None or asked
 
     def _delete(self, file: StagedFile) -> None:
         self.counts["evictions"] += 1
@@ -292,6 +304,11 @@ class Stager:
             self.schedule.requests.remove(request)
             self._send(request.client, _failure(request.number, error))
         self.schedule.drop_plans(file)
+
+    def _send_releases(self) -> None:
+        for client, (key, name) in self.schedule.releases:
+            self._send(client, {"release": [key, name]})
+        self.schedule.releases.clear()
 
     def _send(self, client: int, message: Mapping[str, Any]) -> None:
         outbox = self.outboxes.get(client)
@@ -367,6 +384,9 @@ def _converse(stager: Stager, client: int, connection: "Connection[Any, Any]", t
                 outbox.put({"id": message["id"], "result": answer(stager, client, message)})
             except ShardspecError as error:
                 outbox.put(_failure(message["id"], error))
+            except OSError as error:
+                problem = f"The cache folder cannot be used: {system_reason(error)}"
+                outbox.put(_failure(message["id"], StoreError(problem, place=stager.folder.root)))
     except (EOFError, OSError):
         pass
     finally:

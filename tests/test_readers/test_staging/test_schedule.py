@@ -119,6 +119,30 @@ def test_a_client_that_does_not_answer_is_passed_over() -> None:
     assert fetch(schedule, 10.0) == key(2)[1]
 
 
+def test_on_a_full_disk_clients_are_asked_for_files_that_they_have_open() -> None:
+    schedule = schedule_of(2, 20)
+    for number in range(2):
+        schedule.request(number, 0, [key(number)], pin=True)
+        fetch(schedule)
+        schedule.ready()
+    assert schedule.evict_one(0.0) == (None, True)
+    assert schedule.releases == [(0, key(0))]
+    assert schedule.evict_one(10.0) == (None, True)  # the first client is stopped
+    assert schedule.evict_one(20.0) == (None, False)
+    schedule.free(1, [key(1)])
+    assert schedule.evict_one(20.0) == (schedule.files[key(1)], False)
+
+
+def test_a_file_that_is_lost_or_planned_later_is_downloaded() -> None:
+    schedule = schedule_of(2, 20)
+    plan(schedule, [(0, 0), (4, 0)])
+    assert [fetch(schedule) for _ in range(2)] == [key(0)[1], None]
+    schedule.lose(schedule.files[key(0)])
+    assert [fetch(schedule) for _ in range(2)] == [key(0)[1], None]
+    plan(schedule, [(5, 1)])
+    assert [fetch(schedule) for _ in range(2)] == [key(1)[1], None]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_clients_with_any_requests_always_come_to_an_end(seed: int) -> None:
     """Random clients with pins on two files at a time, in a cache that holds two such pairs, never wait for ever."""
