@@ -1,7 +1,8 @@
 """Tells the stager of a remote dataset which shards the coming batches need, in the order of the epoch."""
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -26,7 +27,8 @@ _numbers = count()
 class Forecast:
     """Sends the shards of the coming batches to the stager, until they fill the cache, from a separate thread.
 
-    It is a hint: without it, or after an error, shards are downloaded when they are read.
+    It is a hint: without it, or after an error, shards are downloaded when they are read. The plan is taken back when
+    nothing refers to this object any more.
 
     Parameters
     ----------
@@ -48,6 +50,8 @@ class Forecast:
         self._begun = 0
         self._stopped = False
         self._changed = threading.Condition()
+        self._unplan = weakref.finalize(self, _unplan, self._clients, self._plan)
+        self._unplan.atexit = False
         threading.Thread(target=self._run, name="readers-forecast", daemon=True).start()
 
     def begin(self, number: int) -> None:
@@ -69,13 +73,14 @@ class Forecast:
     def withdraw(self) -> None:
         """End the thread, and take the plan back."""
         self.stop()
-        self._batches = iter(())
-        for client in list(self._clients.values()):
-            client.tell("unplan", plan=self._plan)
+        with self._changed:  # so that the thread does not send another part of the plan afterwards
+            self._unplan()
 
     def _run(self) -> None:
         with suppress(ShardspecError, StagerLostError):
             for number, picks in enumerate(self._batches):
+                if not self._unplan.alive:
+                    return
                 for pool, rows, fields in self._dataset.locate(picks):
                     if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
                         self._note(number, pool, pool.layout, pool.parts_of(rows, fields))
@@ -123,7 +128,15 @@ class Forecast:
         """Send the uses that were collected."""
         for layout, (first, last, parts) in self._waiting.values():
             client = layout.client()
-            self._clients[id(client)] = client
-            client.tell("plan", plan=self._plan, key=layout.key, first=first, last=last, parts=list(parts))
+            with self._changed:
+                if not self._unplan.alive:
+                    return
+                self._clients[id(client)] = client
+                client.tell("plan", plan=self._plan, key=layout.key, first=first, last=last, parts=list(parts))
         self._waiting.clear()
         self._samples = 0
+
+
+def _unplan(clients: Mapping[int, StagerClient], plan: int) -> None:
+    for client in list(clients.values()):
+        client.tell("unplan", plan=plan)

@@ -25,6 +25,7 @@ from readers.staging.server import MESSAGE_BYTES_MAX, settings
 from shardspec.errors import ShardspecError, StoreError
 
 _START_S = 60.0
+_ANSWER_S = 10.0
 _PAUSE_S = 0.02
 _LOG_BYTES = 2000
 
@@ -170,13 +171,14 @@ def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
             found = _dial(folder)
             if found is not None:
                 return found
-            if process is None or process.poll() is not None:
+            status = 0 if process is None else process.poll()
+            if status is not None and status > 0:
+                break
+            if status is not None:  # it was killed, or gave way to one that has ended since
                 process = _start(folder)
             time.sleep(_PAUSE_S)
-    with suppress(OSError):
-        log = folder.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
-        raise StoreError(f"The stager did not start within {_START_S:g} s: {log}", place=folder.root)
-    raise StoreError(f"The stager did not start within {_START_S:g} s", place=folder.root)
+    log = folder.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+    raise StoreError(f"The stager does not start: {log}", place=folder.root)
 
 
 def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
@@ -187,6 +189,8 @@ def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
     try:
         connection = Client(("127.0.0.1", address["port"]))
         connection.send_bytes(address["token"].encode())
+        if not connection.poll(_ANSWER_S):  # another program has got the port of a stager that was killed
+            return None
         connection.recv_bytes(MESSAGE_BYTES_MAX)
     except (OSError, EOFError):
         return None

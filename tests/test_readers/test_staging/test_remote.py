@@ -1,9 +1,14 @@
 """Remote datasets: read through a cache, from an S3 server that fails on request, and with processes that are killed."""
 
+import gc
+import hashlib
+import json
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +24,7 @@ from support.stores import StoreServer, serving
 
 from readers import Loader, MixedDataset, open_dataset
 from readers.order.order import RankShare
+from readers.staging import client as client_module
 from readers.staging.client import client_of, stats
 from readers.staging.folder import CacheFolder, read_address
 from readers.staging.layout import CachedLayout
@@ -191,6 +197,78 @@ def test_a_cache_that_is_too_small_is_refused_with_the_size_that_would_do(datase
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=3 * largest)
     with raises(UsageError, option="cache_size", found=3 * largest):
         Loader(remote, 8, shuffle="blocks", window=5)
+
+
+def test_the_largest_size_counts_in_one_process_too(datasets, server, tmp_path) -> None:
+    for name, size in (("lmdb", "1GB"), ("npy", "500MB")):
+        remote = open_dataset(server.url(name), cache=tmp_path, cache_size=size)
+        assert len(remote) == COUNT
+        assert client_of(tmp_path).ask("stats")["limit"] == 10**9
+
+
+def test_a_cache_folder_that_cannot_be_used_is_an_error_that_says_why(datasets, server, tmp_path) -> None:
+    manifest = (datasets["lmdb"] / "manifest.json").read_bytes()
+    folder = CacheFolder(tmp_path / "one")
+    folder.make()
+    (folder.datasets / hashlib.sha256(manifest).hexdigest()[:32]).touch()  # where the dataset's folder belongs
+    with raises(StoreError, place=str(folder.root)) as caught:
+        open_dataset(server.url("lmdb"), cache=folder.given)
+    assert "cannot be used" in str(caught.value)
+    folder = CacheFolder(tmp_path / "two")
+    folder.make()
+    (folder.root / "stager.lock").mkdir()
+    with raises(StoreError, place=str(folder.root)) as caught:
+        open_dataset(server.url("lmdb"), cache=folder.given)
+    assert "stager.lock" in str(caught.value)  # the last line of the log
+
+
+def test_a_port_that_another_program_has_got_is_not_the_stager(datasets, server, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(client_module, "_ANSWER_S", 0.1)
+    folder = CacheFolder(tmp_path)
+    folder.make()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        accept = threading.Thread(target=_greet, args=(silent,), daemon=True)
+        accept.start()
+        folder.address.write_text(json.dumps({"port": silent.getsockname()[1], "token": "0" * 32, "pid": 1}))
+        assert len(open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")) == COUNT
+
+
+def _greet(silent: socket.socket) -> None:
+    """Accept connections, and say nothing."""
+    kept = []
+    while True:
+        try:
+            kept.append(silent.accept())
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_a_plan_ends_with_its_loader_or_its_next_iteration(datasets, server, tmp_path, monkeypatch, drop) -> None:
+    told: list[tuple[str, Any]] = []
+    tell = client_module.StagerClient.tell
+
+    def record(self: Any, op: str, **message: Any) -> None:
+        told.append((op, message.get("plan")))
+        tell(self, op, **message)
+
+    monkeypatch.setattr(client_module.StagerClient, "tell", record)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    loader = Loader(remote, 2, seed=1)
+    next(batches := iter(loader))
+    while ("plan", first := max(plan for op, plan in told if op in ("plan", "at"))) not in told:
+        time.sleep(0.01)
+    if drop:
+        batches.close()
+        del loader, batches
+    else:
+        next(other := iter(loader))
+        other.close()
+    while ("unplan", first) not in told:
+        gc.collect()
+        time.sleep(0.01)
+    ops = [op for op, plan in told if plan == first and op != "at"]
+    assert ops[-1] == "unplan"
 
 
 def test_a_local_dataset_takes_no_cache(datasets, tmp_path) -> None:
