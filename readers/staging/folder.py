@@ -63,8 +63,7 @@ class CacheFolder:
     """
 
     def __init__(self, given: Path) -> None:
-        existing = next((folder for folder in (given, *given.parents) if folder.exists()), given)
-        shared = is_network_file_system(file_system_of(existing)[1])
+        shared = is_network_file_system(file_system_of(given)[1])
         self.given = given
         self.root = given / (f"{_NAME}-{socket.gethostname()}" if shared else _NAME)
         self.datasets = self.root / "datasets"
