@@ -38,6 +38,8 @@ _HOLES_BYTES = 1 << 30
 _HOLES_FACTOR = 1000
 """A sparse file larger than `_HOLES_BYTES` is not hashed if it is `_HOLES_FACTOR` times as large as its data."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ONE_SLASH = re.compile(r"(?:s3|gs|az|hf|https?|file):/(?!/)")
+"""A misspelt URL, or a URL that was made a `Path`, which drops a slash."""
 _UNITS = {"": 1, "b": 1} | {
     f"{prefix}{end}": base**power
     for power, prefix in enumerate("kmgt", 1)
@@ -305,6 +307,12 @@ def layout_at(folder: Path) -> Layout:
     return opened.get(folder.absolute()) or Layout(folder)
 
 
+def place_of(folder: Path) -> Path | str:
+    """Return the folder, or the URL if it is the folder in the cache of a remote dataset, for results and messages."""
+    layout = opened.get(folder.absolute())
+    return folder if layout is None else layout.shown
+
+
 def _do_nothing() -> None:
     pass
 
@@ -315,8 +323,8 @@ def given_path(name: str, value: Any) -> Path:
     Raises
     ------
     UsageError
-        If the value is not a path, is a URL, which would name a local folder, or is empty, which would mean the current
-        folder when a variable of a script is not set.
+        If the value is not a path, is a URL, with one slash or two, which would name a local folder, or is empty, which
+        would mean the current folder when a variable of a script is not set.
     """
     try:
         given = os.fspath(value)
@@ -327,6 +335,8 @@ def given_path(name: str, value: Any) -> Path:
         raise UsageError(option=name, expected="a path", found="an empty text; '.' is the current folder")
     if is_url(os.fsdecode(given)):
         raise UsageError(describe_url(given), option=name)
+    if _ONE_SLASH.match(os.fsdecode(given)):
+        raise UsageError(option=name, expected="a path, or a URL with '://' given as text", found=shorten(given))
     return path
 
 

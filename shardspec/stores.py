@@ -220,13 +220,13 @@ class Store:
         place = self.place(name) if name else self.url
         try:
             yield
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise StoreError("The bucket does not exist.", place=place) from None
-            raise
         except (GeneratorExit, KeyboardInterrupt, MemoryError, StoreError):
             raise
         except Exception as error:
+            if any(code in str(error) for code in _NO_BUCKET):
+                raise StoreError("The bucket does not exist.", place=place, hint="check its name") from None
+            if isinstance(error, FileNotFoundError):
+                raise
             kind = type(error).__name__
             text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
             if _METADATA in text:
@@ -409,6 +409,8 @@ def open_store(url: str, options: Mapping[str, Any] | None = None) -> Store | Hu
 
 _HUB_URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:pr/\d+|convert/[\w.-]+)|[^/]+))?(?:/(.*))?\Z")
 LOG_IN = "check the name, and log in by `hf auth login` or set HF_TOKEN to a token that may do this"
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+"""Codes of S3 and Google, and of Azure, for a bucket that does not exist."""
 _ACCESS = "check the credentials in the environment or in `storage_options`, and the permissions of the bucket"
 _EXPIRED = "ExpiredToken"
 """Code of S3 for credentials that have expired, among other errors of status 400."""

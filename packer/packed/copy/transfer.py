@@ -26,8 +26,8 @@ def transfer(
     present : mapping of str to int
         The sizes of the files in the target, by name.
     """
-    done, size = 0, sum(entry.bytes for entry in entries)
-    with Stage(listener, "copying", len(entries), f"files, {size / 1e6:.1f} MB") as stage:
+    done = 0
+    with Stage(listener, "copying", len(entries), "files") as stage:
         for entry, copied in in_threads(lambda entry: _copy_file(source, target, entry, present), entries):
             done += copied
             stage.advance(size=entry.bytes if copied else 0)

@@ -18,6 +18,7 @@ import pytest
 from support.builds import QUIET
 from support.command import arguments, run_packer
 from support.errors import raises
+from support.listeners import Listener
 from support.packed_files import read_all, write_faces
 from support.stores import StoreServer, serving
 
@@ -119,8 +120,11 @@ def test_passing_faults_are_survived_and_bytes_are_right(here: StoreServer, face
         {"match": "PUT .*shard.*1", "kind": "reset", "times": 1},
         {"match": "PUT .*index", "kind": "500", "times": 1},
     )
-    copy(faces, url)
+    listener = Listener()
+    copy(faces, url, progress=listener)
     assert here.left() == [0, 0, 0]
+    assert listener.stages() == [("copying", "files")]
+    assert listener.heard[-1].bytes == sum(entry.bytes for entry in Layout(faces).load().entries)
     kinds = [(f"GET .*{shard}", kind) for shard, kind in zip(shards, ("cut", "flip", "503"), strict=True)]
     here.fail(*({"match": match, "kind": kind, "times": 1} for match, kind in kinds))
     copy(url, tmp_path / "back")
@@ -404,6 +408,22 @@ def test_urls_that_cannot_be_used_are_refused_without_their_secrets(faces: Path,
     with pytest.raises(UsageError) as caught:
         copy(url, tmp_path / "out")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["s3:/bucket/x", "hf:/datasets/org/name", Path("s3://bucket/x")])
+def test_a_url_without_its_second_slash_is_no_folder(faces: Path, tmp_path: Path, place: str | Path) -> None:
+    expected = "a path, or a URL with '://' given as text"
+    with raises(UsageError, option="dataset", expected=expected):
+        copy(place, tmp_path / "out")
+    with raises(UsageError, option="out", expected=expected):
+        copy(faces, place)
+
+
+def test_a_bucket_that_does_not_exist_is_named(here: StoreServer, faces: Path, tmp_path: Path) -> None:
+    for source, target in ((faces, "s3://no-such-bucket/x"), ("s3://no-such-bucket/x", tmp_path / "out")):
+        with raises(StoreError, hint="check its name") as caught:
+            copy(source, target)
+        assert "The bucket does not exist" in str(caught.value)
 
 
 def test_a_web_server_is_no_target(faces: Path) -> None:
