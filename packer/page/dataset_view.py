@@ -86,7 +86,7 @@ class DatasetView:
 
     def __init__(self, dataset: BrowsedDataset, source: Path | None = None) -> None:
         self.dataset = dataset
-        self.name = printable(dataset.path.absolute().name)
+        self.name = printable(dataset.name)
         self.originals: Any = None
         if source is not None:
             # Imported here, because without a source the libraries for packing need not be installed.

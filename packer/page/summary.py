@@ -39,8 +39,8 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
         (counts.progressive_jpegs, "samples from progressive JPEGs"),
     ]
     return {
-        "path": printable(str(dataset.path)),
-        "name": printable(dataset.path.absolute().name),
+        "path": printable(str(dataset.place)),
+        "name": printable(dataset.name),
         "samples": len(dataset),
         "counts": counts,
         "beside": [(count, what) for count, what in beside if count],

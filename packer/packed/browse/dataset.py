@@ -20,7 +20,7 @@ from shardspec.codecs import codec_for, image_types
 from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
-from shardspec.layout import layout_at
+from shardspec.layout import layout_at, place_of
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import did_you_mean, list_some, shorten
@@ -64,6 +64,11 @@ class BrowsedDataset:
     verify : {"off", "size", "digest"}
         See `ShardPool`.
 
+    Attributes
+    ----------
+    place : Path or str
+        The folder, or the URL of a remote dataset.
+
     Raises
     ------
     DatasetError, UsageError
@@ -71,7 +76,7 @@ class BrowsedDataset:
     """
 
     def __init__(self, path: Path, table: Path | None = None, *, verify: Verify = "size") -> None:
-        self.path = path
+        self.path, self.place = path, place_of(path)
         self.pool = ShardPool(layout_at(path.absolute()), verify, checksums=True)
         self.manifest = self.pool.manifest
         self._lock = threading.RLock()
@@ -89,6 +94,11 @@ class BrowsedDataset:
 
     def __len__(self) -> int:
         return len(self.pool)
+
+    @property
+    def name(self) -> str:
+        """The last part of the dataset's path or URL."""
+        return Path(self.place).absolute().name
 
     @property
     def schema(self) -> Schema:

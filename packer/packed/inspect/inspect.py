@@ -10,7 +10,7 @@ from packer.jobs.result import Result
 from readers.staging.layout import dataset_folder
 from shardspec.entries import total
 from shardspec.errors import DatasetError
-from shardspec.layout import layout_at
+from shardspec.layout import layout_at, place_of
 from shardspec.manifest import Manifest
 from shardspec.wording import counted, list_some, one_line, program
 
@@ -70,14 +70,14 @@ class InspectReport(Result):
 
     Attributes
     ----------
-    path : Path
-        The dataset's folder.
+    path : Path or str
+        The dataset's folder, or its URL.
     manifest : Manifest
     problem : str
         The first file that is missing or has another size than in the manifest; empty if there is none.
     """
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     problem: str = ""
 
@@ -197,4 +197,4 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
         layout.check_sizes(manifest.entries if layout.is_local else manifest.files)
     except DatasetError as error:
         problem = str(error)
-    return InspectReport(path, manifest, problem)
+    return InspectReport(place_of(path), manifest, problem)

@@ -14,6 +14,7 @@ from packer.jobs.result import Result
 from packer.packed.plan import several_paths
 from packer.workspace.hashing import in_several, number_all
 from shardspec.errors import UsageError
+from shardspec.layout import place_of
 from shardspec.wording import counted, shorten
 
 
@@ -24,7 +25,7 @@ class Leak(NamedTuple):
     ----------
     group : str
     samples : dict of str to int
-        Samples of the group in each dataset that has any, by the path of the dataset as given.
+        Samples of the group in each dataset that has any, by the path or URL of the dataset as given.
     """
 
     group: str
@@ -44,7 +45,7 @@ class Leaks(Result):
     by : str
         The field whose values were compared.
     datasets : tuple of str
-        The paths of the datasets as given.
+        The paths or URLs of the datasets as given.
     found : tuple of Leak
         The groups in several datasets, by name.
     without : int
@@ -114,12 +115,13 @@ def find_leaks(
         for path in paths:
             several.append(read_groups(path, by))
             stage.advance()
+    names = [str(place_of(path)) for path in paths]
     numbers = [number_all(groups.names) for groups in several]
     shared = in_several(numbers)
     found: dict[str, dict[str, int]] = {}
-    for path, groups, own in zip(paths, several, numbers, strict=True):
+    for name, groups, own in zip(names, several, numbers, strict=True):
         sizes = groups.sizes()
         for at in np.flatnonzero(np.isin(own, shared)).tolist():
-            found.setdefault(groups.names[at], {})[str(path)] = int(sizes[at])
-    leaks = tuple(Leak(name, samples) for name, samples in sorted(found.items()) if len(samples) > 1)
-    return Leaks(by, tuple(map(str, paths)), leaks, sum(groups.without for groups in several))
+            found.setdefault(groups.names[at], {})[name] = int(sizes[at])
+    leaks = tuple(Leak(group, samples) for group, samples in sorted(found.items()) if len(samples) > 1)
+    return Leaks(by, tuple(names), leaks, sum(groups.without for groups in several))

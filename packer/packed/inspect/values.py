@@ -12,7 +12,7 @@ from packer.jobs.result import Result
 from packer.packed.plan import BUILT_KEY
 from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
-from shardspec.layout import Layout
+from shardspec.layout import Layout, place_of
 from shardspec.schema import Schema
 from shardspec.splits.groups import NO_GROUP, count_pairs
 from shardspec.wording import counted, list_some, shorten
@@ -47,15 +47,15 @@ class ValueCounts(Result):
 
     Attributes
     ----------
-    path : Path
-        The dataset's folder, as given.
+    path : Path or str
+        The dataset's folder as given, or its URL.
     by : str
         The field.
     found : tuple of ValueCount
         The most frequent values first; equally frequent values in the order of their first sample.
     """
 
-    path: Path
+    path: Path | str
     by: str
     found: tuple[ValueCount, ...]
 
@@ -116,7 +116,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
         for at, name in enumerate(names)
         if samples[at]
     ]
-    return ValueCounts(path, by, tuple(sorted(found, key=lambda count: -count.samples)))
+    return ValueCounts(place_of(path), by, tuple(sorted(found, key=lambda count: -count.samples)))
 
 
 def _count_items(path: Path, schema: Schema, of_row: IntArray, values: int) -> list[int] | None:

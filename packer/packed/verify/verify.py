@@ -25,7 +25,7 @@ from readers.staging.layout import dataset_folder
 from shardspec.entries import Column, FileEntry, Shard, total
 from shardspec.errors import DatasetError, MissingDependencyError, system_reason
 from shardspec.formats import FORMATS
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, place_of
 from shardspec.manifest import Manifest
 from shardspec.wording import counted
 
@@ -41,7 +41,8 @@ class VerifyReport(Result):
 
     Attributes
     ----------
-    path : Path
+    path : Path or str
+        The dataset's folder as given, or its URL.
     deep : bool
         Whether every value was decoded.
     files, shards, samples, bytes : int
@@ -58,7 +59,7 @@ class VerifyReport(Result):
         Number of added fields.
     """
 
-    path: Path
+    path: Path | str
     deep: bool
     files: int
     shards: int
@@ -152,7 +153,7 @@ def verify(
         listed += _check_deep(layout, manifest, whole, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
-            place=path,
+            place=place_of(path),
             expected="one dataset all the time",
             found="that another took its place meanwhile",
             hint="run the command again",
@@ -160,7 +161,7 @@ def verify(
     sizes = sum(entry.bytes for entry in entries)
     unlisted = _unlisted(layout, entries)
     return VerifyReport(
-        path,
+        place_of(path),
         deep,
         len(entries),
         len(manifest.shards),

@@ -40,17 +40,25 @@ def output_of(capsys: pytest.CaptureFixture[str], *command: Any) -> dict[str, An
 def test_commands_read_a_bucket_like_a_folder(faces: Path, server: StoreServer, tmp_path: Path, capsys: Any) -> None:
     url = server.url("faces")
     here, there = (output_of(capsys, "inspect", place, "--json") for place in (faces, url))
-    assert {**there, "path": here["path"]} == here
+    assert there == {**here, "path": url}
     assert not list((tmp_path / "cache").rglob("shard-*"))  # the manifest and the index tell it
+    values = output_of(capsys, "inspect", url, "--by", "key", "--json")
+    assert values["path"] == url
+    assert main(["inspect", url, str(faces), "--by", "key", "--json", "--quiet"]) == 1
+    assert json.loads(capsys.readouterr().out)["datasets"] == [url, str(faces)]
     for place, name in ((faces, "here"), (url, "there")):
         out = tmp_path / name
         out.mkdir()
         assert main(["preview", str(place), "-o", str(out / "sheet.png"), "--quiet"]) == 0
         assert main(["report", str(place), "-o", str(out / "report.html"), "--quiet"]) == 0
-        assert main(["verify", str(place), "--quiet"]) == 0
+        capsys.readouterr()
+        assert output_of(capsys, "verify", place, "--json", "--quiet")["path"] == str(place)
         assert main(["convert", str(place), str(out / "npy"), "--format", "npy", "--quiet"]) == 0
         assert main(["split", str(place), str(out / "split"), "--by", "key", "--quiet"]) == 0
         assert main(["export", str(place), str(out / "files"), "--to", "files", "--quiet"]) == 0
+    page = (tmp_path / "there/report.html").read_text("utf-8")
+    assert f"<code>{url}</code>" in page
+    assert "<title>faces" in page
     assert (tmp_path / "here/sheet.png").read_bytes() == (tmp_path / "there/sheet.png").read_bytes()
     for made in ("npy", "split/train", "split/val"):
         digests = [open_dataset(tmp_path / name / made).manifest.digest for name in ("here", "there")]
