@@ -156,11 +156,9 @@ class Writer:
 
         Parameters
         ----------
-        key : str, optional
-            A unique string of at most 1024 bytes. Pass a key either with every sample or with none. By default, keys
-            are made from the number of the sample.
         **sample
-            The values by field.
+            The values by field. A value ``key`` is the sample's key, a unique string of at most 1024 bytes. Pass a key
+            either with every sample or with none. By default, keys are made from the number of the sample.
 
         Raises
         ------
