@@ -20,7 +20,7 @@ from readers.formats.pool import Located
 from readers.order.agreement import (
     AnyShuffle,
     ShuffleChoice,
-    Store,
+    StoredData,
     check_cache,
     choose_apart,
     choose_shuffle,
@@ -78,14 +78,14 @@ class SampleDataset(Dataset[dict[str, Any]]):
         raise NotImplementedError
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Stores of the samples, with the number of bytes that an epoch reads from each; empty if unknown."""
+    def stored(self) -> tuple[StoredData, ...]:
+        """Packed datasets that hold the samples, with the bytes that an epoch reads of each; empty if unknown."""
         return ()
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes of a sample in the stores."""
-        return sum(store.bytes for store in self.stores) / max(1, len(self))
+        """Mean number of bytes of a stored sample."""
+        return sum(store.bytes for store in self.stored) / max(1, len(self))
 
     def locate(self, picks: Picks) -> Iterator[Located]:
         """Yield the rows of packed datasets that a read of some rows touches. Yields nothing if they are not in files."""
@@ -297,7 +297,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         except (TypeError, ValueError) as error:
             raise UsageError(option="weights", expected="a number for each sample", hint=error) from error
         if shuffle == "blocks" and weighed is None:
-            check_cache(self.stores, window)
+            check_cache(self.stored, window)
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws, self.shares)
 
     def sampler(
@@ -335,7 +335,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         if shuffle == "auto":
             alone = max(world_size, ranks_together()) == 1
             choose = choose_shuffle if alone else choose_apart
-            choice = choose(self.stores, self.blocks is not None)
+            choice = choose(self.stored, self.blocks is not None)
         order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
         kind = OrderSampler if world_size == 1 else RankSampler
         return kind(order, rank, world_size, drop_last, choice)

@@ -17,7 +17,7 @@ from readers.dataset.parts import WithParts, as_rows
 from readers.dataset.runs import find_runs, find_starts, ranges
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
 from readers.formats.pool import Located
-from readers.order.agreement import Store
+from readers.order.agreement import StoredData
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.order.permutation import mix_array, mix_words
 from readers.transforms import AnyTransform
@@ -262,13 +262,13 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         return Picks(rows, np.repeat(origins.seeds, counts), picks.epoch, np.repeat(origins.rows, counts))
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Stores of the base dataset, with the share of their bytes that the clips use."""
-        return self._stores_of(len(self) / max(1, self._all))
+    def stored(self) -> tuple[StoredData, ...]:
+        """Stored data of the base dataset, with the share of their bytes that the clips use."""
+        return self._share_of(len(self) / max(1, self._all))
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes of a clip's samples in the stores."""
+        """Mean number of bytes of a clip's stored samples."""
         return self._mean_length * self.base.sample_bytes
 
     @property

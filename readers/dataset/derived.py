@@ -12,7 +12,7 @@ from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
 from readers.formats.pool import Located
-from readers.order.agreement import Store
+from readers.order.agreement import StoredData
 from readers.order.order import Blocks, MixtureShares, Picks
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
@@ -60,9 +60,9 @@ class DerivedDataset(SampleDataset):
         return self.base.layout
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Stores of the base dataset."""
-        return self.base.stores
+    def stored(self) -> tuple[StoredData, ...]:
+        """Stored data of the base dataset."""
+        return self.base.stored
 
     @property
     def sample_bytes(self) -> float:
@@ -110,9 +110,9 @@ class DerivedDataset(SampleDataset):
         other._layout = None
         return other
 
-    def _stores_of(self, share: float) -> tuple[Store, ...]:
-        """Return the stores of the base dataset with a share of their bytes."""
-        return tuple(replace(store, bytes=int(store.bytes * min(1.0, share))) for store in self.base.stores)
+    def _share_of(self, share: float) -> tuple[StoredData, ...]:
+        """Return the stored data of the base dataset, with a share of their bytes."""
+        return tuple(replace(store, bytes=int(store.bytes * min(1.0, share))) for store in self.base.stored)
 
 
 def stacked(layout: BatchLayout, length: int, once: Container[str]) -> BatchLayout:

@@ -13,7 +13,7 @@ from readers.dataset.base import SampleDataset, check_classes
 from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
 from readers.formats.pool import Located
-from readers.order.agreement import Store
+from readers.order.agreement import StoredData
 from readers.order.order import MixtureShares, Picks
 from readers.order.permutation import mix_array, mix_words
 from readers.seeding import check_seed
@@ -128,13 +128,13 @@ class MixedDataset(DivisibleDataset):
             dataset.read_picks(part, out, at[places])
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Stores of all datasets, whole: later epochs read what this one leaves out."""
-        return tuple(store for dataset in self.datasets for store in dataset.stores)
+    def stored(self) -> tuple[StoredData, ...]:
+        """Stored data of all datasets, whole: later epochs read what this one leaves out."""
+        return tuple(store for dataset in self.datasets for store in dataset.stored)
 
     @property
     def sample_bytes(self) -> float:
-        """Mean number of bytes of a sample in the stores, weighted by the shares of the datasets."""
+        """Mean number of bytes of a stored sample, weighted by the shares of the datasets."""
         parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
         return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / self._shares.samples
 

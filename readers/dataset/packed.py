@@ -15,7 +15,7 @@ from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
 from readers.formats.pool import Located, ShardPool, Verify
-from readers.order.agreement import Store
+from readers.order.agreement import StoredData
 from readers.order.order import Blocks, Picks
 from readers.staging.layout import CachedLayout, dataset_layout
 from readers.transforms import AnyTransform
@@ -169,9 +169,9 @@ class PackedDataset(DivisibleDataset):
         return other
 
     @property
-    def stores(self) -> tuple[Store, ...]:
+    def stored(self) -> tuple[StoredData, ...]:
         """The folder and the bytes of all shards and columns."""
-        found, layout = Store(self.path, self.manifest.stored_bytes, self.manifest.digest), self.pool.layout
+        found, layout = StoredData(self.path, self.manifest.stored_bytes, self.manifest.digest), self.pool.layout
         if isinstance(layout, CachedLayout):
             largest = max((part.bytes for part in self.manifest.parts), default=0)
             found = replace(found, url=layout.url, shard_bytes=largest, cache_bytes=layout.limit)

@@ -13,7 +13,7 @@ from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
 from readers.formats.pool import Located
-from readers.order.agreement import Store
+from readers.order.agreement import StoredData
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
@@ -171,9 +171,9 @@ class Subset(DerivedDataset, DivisibleDataset):
         self.base.read_picks(self._in_base(picks), out, at)
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        """Stores of the base dataset, with this subset's share of their bytes."""
-        return self._stores_of(len(self) / max(1, len(self.base)))
+    def stored(self) -> tuple[StoredData, ...]:
+        """Stored data of the base dataset, with this subset's share of their bytes."""
+        return self._share_of(len(self) / max(1, len(self.base)))
 
     def locate(self, picks: Picks) -> Iterator[Located]:
         """Yield the rows of packed datasets that a read of some rows touches."""

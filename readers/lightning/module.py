@@ -228,7 +228,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
         def begin() -> None:
             if 1 < ranks == ranks_together():  # otherwise other ranks divide the samples
-                check_ranks(source._progress.mark(self.train.origins, self.train.stores), self._timeout_s)
+                check_ranks(source._progress.mark(self.train.origins, self.train.stored), self._timeout_s)
 
         state = self._state_to_resume()
         self._batches = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
@@ -320,13 +320,13 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     def _choose(self) -> ShuffleChoice:
         """Return the order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
-            stores, has_blocks = self.train.stores, self.train.blocks is not None
-            choice = choose_shuffle(stores, has_blocks)
+            stored, has_blocks = self.train.stored, self.train.blocks is not None
+            choice = choose_shuffle(stored, has_blocks)
             if self.trainer is not None:
                 choice = self.trainer.strategy.broadcast(choice, src=0)
             elif ranks_together() > 1:
                 progress = EpochProgress(self.train.order(), RankShare())
-                choice = agree(has_blocks, progress.mark(self.train.origins, stores), self._timeout_s)
+                choice = agree(has_blocks, progress.mark(self.train.origins, stored), self._timeout_s)
             self._choice = choice
         return self._choice
 

@@ -263,7 +263,7 @@ class Loader(Resumable):
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
             check_ranks(self._mark(), self.timeout_s, self.device)
-        warn_of_small_cache(self.dataset.stores, self._progress.shuffle)
+        warn_of_small_cache(self.dataset.stored, self._progress.shuffle)
         # A custom function may depend on what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
@@ -282,7 +282,7 @@ class Loader(Resumable):
         """Begin to tell the stager of remote datasets which shards the batches of this and the next epoch need."""
         if self._forecast is not None:
             self._forecast.withdraw()
-        remote = any(store.url is not None for store in self.dataset.stores)
+        remote = any(store.url is not None for store in self.dataset.stored)
         self._forecast = Forecast(self.dataset, self._coming(iteration), self.workers) if remote else None
         return self._forecast
 
@@ -355,7 +355,7 @@ class Loader(Resumable):
         """Number of batches that are read ahead."""
         if self._read_ahead is None:
             batch_bytes = self.dataset.sample_bytes * self.batch_size
-            self._read_ahead = default_depth(find_residence(self.dataset.stores), batch_bytes)
+            self._read_ahead = default_depth(find_residence(self.dataset.stored), batch_bytes)
         return self._read_ahead
 
     def _batches(self, samples: int) -> int:
@@ -366,10 +366,10 @@ class Loader(Resumable):
         if self._asks():
             return agree(has_blocks, self._mark(), self.timeout_s, self.device)
         alone = self._progress.cut.world_size == 1
-        return (choose_shuffle if alone else choose_apart)(self.dataset.stores, has_blocks)
+        return (choose_shuffle if alone else choose_apart)(self.dataset.stored, has_blocks)
 
     def _mark(self) -> Mark:
-        return self._progress.mark(self.dataset.origins, self.dataset.stores)
+        return self._progress.mark(self.dataset.origins, self.dataset.stored)
 
     def _asks(self) -> bool:
         """Return whether there are other ranks that this one can communicate with."""

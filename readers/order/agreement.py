@@ -30,7 +30,7 @@ _log = logging.getLogger("readers")
 
 
 @dataclass(frozen=True)
-class Store:
+class StoredData:
     """A packed dataset, or the part of it that is read.
 
     Attributes
@@ -70,23 +70,23 @@ class ShuffleChoice:
     window: int | None = None
 
 
-def choose_shuffle(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
+def choose_shuffle(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleChoice:
     """Choose ``"full"`` if the data stay in memory on a local file system, or have no blocks; else ``"blocks"``."""
     if not has_blocks:
         return ShuffleChoice("full", "the dataset has no blocks")
-    if _is_remote(stores):
-        fits = max(1, min(store.cache_bytes // (2 * ranks_here() * max(1, store.shard_bytes)) for store in stores))
+    if _is_remote(stored):
+        fits = max(1, min(data.cache_bytes // (2 * ranks_here() * max(1, data.shard_bytes)) for data in stored))
         window = fits if fits < WINDOW_BLOCKS else None
         cached = f", and its cache holds {2 * fits} shards for each rank" if window else ""
         return ShuffleChoice("blocks", f"the dataset is in a store{cached}", window)
-    residence = find_residence(stores)
+    residence = find_residence(stored)
     return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
 
 
-def choose_apart(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
+def choose_apart(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleChoice:
     """Choose for ranks that cannot communicate, and whose memory and mounts may differ."""
-    if _is_remote(stores):
-        return choose_shuffle(stores, has_blocks)
+    if _is_remote(stored):
+        return choose_shuffle(stored, has_blocks)
     return ShuffleChoice(
         "full",
         "the same on all ranks, which cannot communicate because rank and world_size were given: "
@@ -94,8 +94,8 @@ def choose_apart(stores: Sequence[Store], has_blocks: bool) -> ShuffleChoice:
     )
 
 
-def _is_remote(stores: Sequence[Store]) -> bool:
-    return bool(stores) and all(store.url is not None for store in stores)
+def _is_remote(stored: Sequence[StoredData]) -> bool:
+    return bool(stored) and all(data.url is not None for data in stored)
 
 
 def ranks_here() -> int:
@@ -104,31 +104,31 @@ def ranks_here() -> int:
     return max(1, int(told)) if told.isdecimal() else 1
 
 
-def check_cache(stores: Sequence[Store], window: int) -> None:
+def check_cache(stored: Sequence[StoredData], window: int) -> None:
     """Raise `UsageError` if a cache does not hold what the ranks of this machine mix in the order ``"blocks"``."""
-    for store in stores:
-        needed = ranks_here() * (window + 1) * store.shard_bytes
-        if store.url is not None and store.cache_bytes < needed:
+    for data in stored:
+        needed = ranks_here() * (window + 1) * data.shard_bytes
+        if data.url is not None and data.cache_bytes < needed:
             raise UsageError(
                 option="cache_size",
-                expected=f"{needed} bytes or more, for {window + 1} of the largest shards of {store.url} for each of "
+                expected=f"{needed} bytes or more, for {window + 1} of the largest shards of {data.url} for each of "
                 f"{counted(ranks_here(), 'rank')}",
-                found=store.cache_bytes,
+                found=data.cache_bytes,
                 hint=f"increase it, or mix fewer shards than window={window}",
             )
 
 
-def warn_of_small_cache(stores: Sequence[Store], shuffle: str | bool) -> None:
+def warn_of_small_cache(stored: Sequence[StoredData], shuffle: str | bool) -> None:
     """Log a warning if an order reads all shards of a remote dataset all the time, and the cache does not hold them."""
-    for store in stores:
-        if store.url is not None and store.bytes > store.cache_bytes and shuffle not in ("blocks", False):
+    for data in stored:
+        if data.url is not None and data.bytes > data.cache_bytes and shuffle not in ("blocks", False):
             _log.warning(
                 "The order %r reads all shards of %s all the time, and the cache holds %s of %s: shards are downloaded "
                 "again and again. Use shuffle='blocks' or a larger cache_size.",
                 shuffle,
-                store.url,
-                _giga(store.cache_bytes),
-                _giga(store.bytes),
+                data.url,
+                _giga(data.cache_bytes),
+                _giga(data.bytes),
             )
 
 
@@ -140,12 +140,12 @@ def announce(choice: ShuffleChoice) -> None:
 
 @dataclass(frozen=True)
 class Residence:
-    """Estimate of whether stores stay in the page cache.
+    """Estimate of whether stored data stay in the page cache.
 
     Attributes
     ----------
     bytes : int
-        Bytes of all stores.
+        Bytes of all stored data.
     memory : int or None
         Bytes that the page cache may keep (`MEMORY_SHARE`); None if unknown.
     network : tuple of str
@@ -158,7 +158,7 @@ class Residence:
 
     @property
     def in_memory(self) -> bool:
-        """True if all stores are on local file systems and expected to stay in memory."""
+        """True if all data are on local file systems and expected to stay in memory."""
         return not self.network and (self.memory is None or self.bytes <= self.memory)
 
     def __str__(self) -> str:
@@ -173,16 +173,16 @@ class Residence:
         )
 
 
-def find_residence(stores: Sequence[Store]) -> Residence:
-    """Examine the stores' file systems and this process's memory."""
+def find_residence(stored: Sequence[StoredData]) -> Residence:
+    """Examine the file systems of stored data and this process's memory."""
     network = []
-    for root in dict.fromkeys(store.root for store in stores):
+    for root in dict.fromkeys(data.root for data in stored):
         place, kind = file_system_of(root)
         if is_network_file_system(kind):
             network.append(f"{kind} at {place}")
     memory = usable_memory()
     kept = None if memory is None else int(memory * MEMORY_SHARE)
-    return Residence(sum(store.bytes for store in stores), kept, tuple(dict.fromkeys(network)))
+    return Residence(sum(data.bytes for data in stored), kept, tuple(dict.fromkeys(network)))
 
 
 def _giga(number: int) -> str:
@@ -272,17 +272,17 @@ class Mark:
         Position and epoch.
     digest : str
         Digest of the next rows, over all ranks.
-    stores : sequence of Store
-        Stores of the rows. Each rank may have separate copies.
+    stored : sequence of StoredData
+        Packed datasets that hold the rows. Each rank may have separate copies.
     """
 
     place: str
     digest: str
-    stores: Sequence[Store]
+    stored: Sequence[StoredData]
 
     def check(self, theirs: "Mark") -> None:
         """Raise a DatasetError if rank 0 reads another sequence, so that samples would be lost, or other datasets."""
-        for mine, its in zip(self.stores, theirs.stores, strict=False):
+        for mine, its in zip(self.stored, theirs.stored, strict=False):
             if mine.digest != its.digest:
                 raise DatasetError(
                     place="order",
@@ -293,7 +293,7 @@ class Mark:
                         "world_size=1 if each rank is to read a separate dataset"
                     ),
                 )
-        if (theirs.place, theirs.digest, len(theirs.stores)) != (self.place, self.digest, len(self.stores)):
+        if (theirs.place, theirs.digest, len(theirs.stored)) != (self.place, self.digest, len(self.stored)):
             found = f"{self.place}, and {theirs.place}" if theirs.place != self.place else f"other rows in {self.place}"
             raise DatasetError(
                 place="order",
@@ -307,8 +307,8 @@ class Mark:
             )
 
 
-def _describe(store: Store) -> str:
-    return f"{store.root} with the digest {store.digest[:_SHOWN_DIGITS]}"
+def _describe(data: StoredData) -> str:
+    return f"{data.root} with the digest {data.digest[:_SHOWN_DIGITS]}"
 
 
 def check_ranks(mark: Mark, timeout_s: float, device: torch.device | None = None) -> None:
@@ -333,7 +333,7 @@ def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device |
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
-            mine = (mark, choose_shuffle(mark.stores, has_blocks))
+            mine = (mark, choose_shuffle(mark.stored, has_blocks))
         except Exception as error:  # the other ranks are waiting for an answer
             failure = error
     sent: tuple[Mark, ShuffleChoice] | None = from_rank_0(mine, timeout_s, device)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from readers.arguments import as_integer
-from readers.order.agreement import Mark, ShuffleChoice, Store, announce
+from readers.order.agreement import Mark, ShuffleChoice, StoredData, announce
 from readers.order.custom import CustomEpoch, CustomOrder
 from readers.order.order import Order, Picks, RankShare
 from readers.seeding import check_epoch
@@ -134,15 +134,15 @@ class EpochProgress:
         if check_epoch(epoch) > self._epoch:
             self.set_epoch(epoch)
 
-    def mark(self, origins: Callable[[Picks], Picks], stores: Sequence[Store]) -> Mark:
+    def mark(self, origins: Callable[[Picks], Picks], stored: Sequence[StoredData]) -> Mark:
         """Return the state that must be equal on all ranks when they start or continue the current epoch.
 
         Parameters
         ----------
         origins : callable
             `readers.dataset.base.SampleDataset.origins`: ranks may hold different parts of a dataset.
-        stores : sequence of Store
-            Stores of the dataset.
+        stored : sequence of StoredData
+            Packed datasets that hold the rows.
         """
         sequence = self.order.epoch(self._epoch)
         coming = sequence.at(self._consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
@@ -150,7 +150,7 @@ class EpochProgress:
         content.update(str(self.shuffle).encode())  # a rank with a loaded state does not take part in the choice
         if isinstance(sequence, CustomEpoch):
             content.update(sequence.digest().encode())
-        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest(), stores)
+        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest(), stored)
 
     @property
     def epoch(self) -> int:

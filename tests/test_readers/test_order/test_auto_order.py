@@ -13,8 +13,8 @@ from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
-from readers.order import agreement as stores
-from readers.order.agreement import Store, find_residence
+from readers.order import agreement
+from readers.order.agreement import StoredData, find_residence
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -23,7 +23,7 @@ PLENTY = 10**12
 
 
 def memory_is(monkeypatch, size: int) -> None:
-    monkeypatch.setattr(stores, "usable_memory", lambda: size)
+    monkeypatch.setattr(agreement, "usable_memory", lambda: size)
 
 
 # What decides.
@@ -46,7 +46,7 @@ def test_network_file_systems_are_known_by_their_mounts(system, tmp_path, mounts
     root = tmp_path / "my data"
     root.mkdir()
     system(mounts=mounts.format(root=str(root).replace(" ", "\\040")))
-    residence = find_residence([Store(root, 5, "")])
+    residence = find_residence([StoredData(root, 5, "")])
     assert bool(residence.network) == network
     assert residence.in_memory == (not network)
 
@@ -77,7 +77,7 @@ def test_the_loader_says_what_it_took_and_why(raw_path, monkeypatch, caplog, siz
 
 def test_reading_ahead_takes_no_more_than_an_eighth_of_memory(raw_path, monkeypatch):
     dataset = open_dataset(raw_path)
-    size = dataset.stores[0].bytes
+    size = dataset.stored[0].bytes
     for memory, depth in ((size, 4), (size // 2, 2), (size // 10, 1)):
         memory_is(monkeypatch, memory)
         assert Loader(dataset, 1).read_ahead == depth
@@ -89,14 +89,16 @@ def test_what_is_read_ahead_counts_a_clips_frames_and_a_mixtures_shares(tmp_path
     columns = {"key": [f"00000000-{i:06d}" for i in range(64)], "frame": np.arange(64)}
     write_dataset(tmp_path / "d", "npy", schema, {**columns, "image": np.stack(astronaut_crops(64, 32))})
     dataset = open_dataset(tmp_path / "d")
-    frame_bytes = dataset.stores[0].bytes / 64
+    frame_bytes = dataset.stored[0].bytes / 64
     assert dataset.sample_bytes == dataset.subset([1, 5]).sample_bytes == frame_bytes
     clips = dataset.clips(8, by=None)
     assert clips.sample_bytes == Subset(clips, [3]).sample_bytes == 8 * frame_bytes
     other = open_dataset(raw_path)
     mixed = MixedDataset([d.with_transform(lambda s: {"key": s["key"]}) for d in (dataset, other)], [1, 3], length=8)
     assert mixed.sample_bytes == (frame_bytes + 3 * other.sample_bytes) / 4
-    memory_is(monkeypatch, int(64 * frame_bytes / stores.MEMORY_SHARE) - 1)  # eight frames fit into an eighth, almost
+    memory_is(
+        monkeypatch, int(64 * frame_bytes / agreement.MEMORY_SHARE) - 1
+    )  # eight frames fit into an eighth, almost
     assert Loader(dataset, 2).read_ahead == 3
     assert Loader(clips, 2).read_ahead == 1
     assert Loader(dataset, 1).read_ahead == 4
@@ -183,11 +185,11 @@ import json, sys
 import torch
 import torch.distributed as dist
 from readers import Loader, open_dataset
-from readers.order import agreement as stores
+from readers.order import agreement
 
 torch.set_num_threads(1)
 path, out, rank, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-stores.usable_memory = lambda: memory
+agreement.usable_memory = lambda: memory
 loader = Loader(open_dataset(path, fields=["key"]), 4, seed=5, workers=1)
 dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
 seen = [[key for batch in loader for key in batch["key"]] for epoch in range(2)]
