@@ -2,16 +2,16 @@
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 from readers.dataset.base import SampleDataset
 from readers.formats.pool import ShardPool
 from readers.order.order import Picks
 from readers.staging.client import StagerClient, StagerLostError
 from readers.staging.layout import CachedLayout
+from shardspec.columns import IntArray
 from shardspec.errors import ShardspecError
 
 _SAMPLES = 1024
@@ -43,8 +43,9 @@ class Forecast:
         self._plan = next(_numbers)
         self._clients: dict[int, StagerClient] = {}
         self._uses: dict[tuple[str, int], tuple[int, int]] = {}  # last batch and bytes, by dataset and part
-        # First and last batch and parts that were not sent yet, by dataset.
-        self._waiting: dict[str, tuple[CachedLayout, list[Any]]] = {}
+        self._bytes = 0  # of these parts
+        # Uses that were not sent yet, by dataset: first and last batch, and part.
+        self._waiting: dict[str, tuple[CachedLayout, list[list[int]]]] = {}
         self._complete: dict[str, bool] = {}
         self._samples = self._limit = 0
         self._begun = 0
@@ -83,7 +84,7 @@ class Forecast:
                     return
                 for pool, rows, fields in self._dataset.locate(picks):
                     if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
-                        self._note(number, pool, pool.layout, pool.parts_of(rows, fields))
+                        self._note(number, pool, pool.layout, rows, fields)
                 if number == _TRIED and not self._uses:
                     return  # everything is in the cache
                 self._samples += len(picks)
@@ -101,23 +102,30 @@ class Forecast:
             self._complete[layout.key] = layout.client().ask("missing", key=layout.key) == 0
         return self._complete[layout.key]
 
-    def _note(self, number: int, pool: ShardPool, layout: CachedLayout, parts: list[int]) -> None:
-        """Note the parts that a batch reads."""
+    def _note(self, number: int, pool: ShardPool, layout: CachedLayout, rows: IntArray, fields: Sequence[str]) -> None:
+        """Note the parts that a batch reads.
+
+        A use is meant for the next batches too, as many as take a quarter of a shard, so that the messages are few.
+        """
         self._limit = max(self._limit, layout.limit)
-        self._uses |= {(layout.key, part): (number, pool.manifest.parts[part].bytes) for part in parts}
-        _, run = self._waiting.setdefault(layout.key, (layout, [number, number, {}]))
-        run[1] = number
-        run[2] |= dict.fromkeys(parts)
+        _, uses = self._waiting.setdefault(layout.key, (layout, []))
+        last = number + len(pool) // max(1, 4 * len(pool.manifest.shards) * len(rows))
+        for part in pool.parts_of(rows, fields):
+            known, size = (layout.key, part), pool.manifest.parts[part].bytes
+            if known not in self._uses or self._uses[known][0] < number:
+                self._bytes += 0 if known in self._uses else size
+                self._uses[known] = last, size
+                uses.append([number, last, part])
 
     def _is_far(self, number: int) -> bool:
         """Return whether batch `number` is far ahead, or the shards needed until then fill the cache."""
         first = self._begun - self._slack
         if number >= first + _BATCHES:
             return True
-        if sum(size for _, size in self._uses.values()) < self._limit:
-            return False
-        self._uses = {part: use for part, use in self._uses.items() if use[0] >= first}
-        return sum(size for _, size in self._uses.values()) >= self._limit
+        if self._bytes >= self._limit:
+            self._uses = {part: use for part, use in self._uses.items() if use[0] >= first}
+            self._bytes = sum(size for _, size in self._uses.values())
+        return self._bytes >= self._limit
 
     def _wait(self) -> bool:
         """Wait until another batch begins; return False if the iteration has ended."""
@@ -126,13 +134,13 @@ class Forecast:
 
     def _send(self) -> None:
         """Send the uses that were collected."""
-        for layout, (first, last, parts) in self._waiting.values():
+        for layout, uses in self._waiting.values():
             client = layout.client()
             with self._changed:
                 if not self._unplan.alive:
                     return
                 self._clients[id(client)] = client
-                client.tell("plan", plan=self._plan, key=layout.key, first=first, last=last, parts=list(parts))
+                client.tell("plan", plan=self._plan, key=layout.key, uses=uses)
         self._waiting.clear()
         self._samples = 0
 

@@ -24,8 +24,8 @@ class StagedFile:
     state : {"absent", "fetching", "present"}
     pins : dict of int to int
         How often each client uses it.
-    asked : set of int
-        Clients that were asked to release it.
+    asked : dict of int to float
+        Clients that were asked to release it, with the time in seconds.
     used : int
         When it was last used: a count of requests.
     """
@@ -76,8 +76,9 @@ class Plan:
 
     def __iter__(self) -> Iterator[tuple[int, StagedFile]]:
         """Yield the distance in batches and the file of every use, nearest first."""
-        for first, _, file in self._uses:
-            yield max(0, first - self.position), file
+        for first, last, file in self._uses:
+            if last >= self.position:
+                yield max(0, first - self.position), file
 
 
 class Fetch(NamedTuple):
@@ -87,7 +88,7 @@ class Fetch(NamedTuple):
     evicted: Sequence[StagedFile]
 
 
-class Schedule:
+class CacheSchedule:
     """The files in a cache, the clients that wait for some, and their plans.
 
     A file that a client waits for comes before files that are only planned, and a near use before a far one. The file

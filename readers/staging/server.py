@@ -25,7 +25,7 @@ from typing import Any
 from filelock import Timeout
 
 from readers.staging.folder import PARTIAL, CacheFolder, write
-from readers.staging.schedule import FileKey, Plan, Schedule, StagedFile
+from readers.staging.schedule import CacheSchedule, FileKey, Plan, StagedFile
 from shardspec.entries import FileEntry
 from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError, system_reason
 from shardspec.layout import MANIFEST_NAME
@@ -46,26 +46,26 @@ _FREE_SHARE = 0.9
 _ATTEMPTS = 2
 
 
-class Dataset:
+class RemoteDataset:
     """A remote dataset that some client has opened."""
 
     def __init__(self, store: Store | Hub, key: str, root: Path, manifest: Manifest) -> None:
         self.store, self.key, self.root = store, key, root
         self.entries: Mapping[str, FileEntry] = {entry.name: entry for entry in manifest.entries}
         self.parts = [[entry.name for entry in part.files] for part in manifest.parts]
-        self.largest = max((sum(entry.bytes for entry in part.files) for part in manifest.parts), default=0)
+        self.largest = max((part.bytes for part in manifest.parts), default=0)
 
 
 class Stager:
-    """State of the stager. All methods but those that download are called with `changed` held."""
+    """State of the stager. Public methods take the lock `changed`; private ones, but those that download, need it held."""
 
     def __init__(self, folder: CacheFolder) -> None:
         self.folder = folder
         lock = RLock()
         self.changed = Condition(lock)
         self._work = Condition(lock)  # for threads that download
-        self.datasets: dict[str, Dataset] = {}
-        self.schedule = Schedule()
+        self.datasets: dict[str, RemoteDataset] = {}
+        self.schedule = CacheSchedule()
         self.outboxes: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
         self.counts: Counter[str] = Counter()
         self.sizes: dict[int, int] = {}  # the cache size that each client wants
@@ -93,7 +93,7 @@ class Stager:
         key = hashlib.sha256(data).hexdigest()[:_KEY_LENGTH]
         with self.changed:
             root = self.folder.add(key, url, data)
-            dataset = Dataset(store, key, root, manifest)
+            dataset = RemoteDataset(store, key, root, manifest)
             limit = self._free_bytes() if size is None else size
             if limit < 2 * dataset.largest:
                 raise UsageError(
@@ -142,9 +142,8 @@ class Stager:
             elif kind == "plan":
                 plan = self.schedule.plans.setdefault((client, message["plan"]), Plan())
                 dataset = self.datasets[key]
-                names = [name for part in message["parts"] for name in dataset.parts[part]]
-                files = [self.schedule.files[key, name] for name in names]
-                plan.extend(message["first"], message["last"], files)
+                for first, last, part in message["uses"]:
+                    plan.extend(first, last, [self.schedule.files[key, name] for name in dataset.parts[part]])
             elif kind == "at":
                 plan = self.schedule.plans.get((client, message["plan"]), Plan())
                 plan.move(message["batch"])
@@ -158,6 +157,7 @@ class Stager:
             self.schedule.forget(client)
             self.outboxes.pop(client, None)
             self.sizes.pop(client, None)
+            self.schedule.limit = min(self.schedule.limit, max(self.sizes.values(), default=self.schedule.limit))
             self._notify()
 
     def _notify(self) -> None:
@@ -210,7 +210,7 @@ class Stager:
                 self._answer_ready()
                 self._notify()
 
-    def _download(self, dataset: Dataset, entry: FileEntry) -> None:
+    def _download(self, dataset: RemoteDataset, entry: FileEntry) -> None:
         """Download a file, and compare its size and digest. A wrong one is downloaded again, once."""
         for _ in range(_ATTEMPTS):
             begin = time.monotonic()
@@ -224,7 +224,7 @@ class Stager:
                     hint="the dataset may have been replaced: open it again",
                 ) from None
             with self.changed:
-                self.counts["fetched_bytes"] += entry.bytes
+                self.counts["fetched_bytes"] += found[0]
                 self.counts["fetched_files"] += 1
                 self.counts["fetching_ms"] += int(1000 * (time.monotonic() - begin))
             if found == (entry.bytes, entry.sha256):
@@ -236,7 +236,7 @@ class Stager:
             hint="the file or the manifest has changed since packing",
         )
 
-    def _write(self, dataset: Dataset, entry: FileEntry) -> tuple[int, str]:
+    def _write(self, dataset: RemoteDataset, entry: FileEntry) -> tuple[int, str]:
         """Download a file to its place if size and digest are right, and return both."""
         path = dataset.root / entry.name
         path.parent.mkdir(parents=True, exist_ok=True)

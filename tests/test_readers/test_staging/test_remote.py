@@ -25,7 +25,7 @@ from support.stores import StoreServer, serving
 from readers import Loader, MixedDataset, open_dataset
 from readers.order.order import RankShare
 from readers.staging import client as client_module
-from readers.staging.client import client_of, stats
+from readers.staging.client import StagerClient, client_of, stats
 from readers.staging.folder import CacheFolder, read_address
 from readers.staging.layout import CachedLayout
 from shardspec.errors import NotADatasetError, ShardCorruptError, StoreError, UsageError
@@ -169,6 +169,29 @@ def test_ranks_read_their_own_shards_and_a_resume_reads_the_rest(datasets, serve
     wanted = {remote.column("key")[row] for row in order.at(positions).rows}
     assert wanted <= set(rest)
     assert len(rest) - len(wanted) < 3  # repeated to make the ranks' lengths equal
+
+
+@pytest.mark.parametrize("batch", [1, 2, 16])
+def test_the_stager_is_told_exactly_when_shards_are_needed(server, datasets, tmp_path, monkeypatch, batch) -> None:
+    told: list[list[int]] = []
+    tell = StagerClient.tell
+
+    def listen(self: StagerClient, op: str, **message: Any) -> None:
+        told.extend(message["uses"] if op == "plan" else [])
+        tell(self, op, **message)
+
+    monkeypatch.setattr(StagerClient, "tell", listen)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    list(Loader(remote, batch, seed=1, window=2, shuffle="blocks"))
+    rows = remote.order("blocks", seed=1, window=2).epoch(0).at(np.arange(COUNT)).rows
+    batches = range(-(-COUNT // batch))
+    needed = [set((rows[n * batch : (n + 1) * batch] // SHARD_ROWS).tolist()) for n in batches]
+    longer = SHARD_ROWS // (4 * batch)  # batches that take a quarter of a shard
+    for shard in range(COUNT // SHARD_ROWS):
+        true = {n for n in batches if shard in needed[n]}
+        said = {n for first, last, part in told if part == shard for n in range(first, last + 1) if n in batches}
+        assert true <= said
+        assert max(said) <= max(true) + longer
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -5,28 +5,28 @@ from collections.abc import Iterable
 
 import pytest
 
-from readers.staging.schedule import Fetch, FileKey, Plan, Schedule
+from readers.staging.schedule import CacheSchedule, Fetch, FileKey, Plan
 
 
 def key(number: int) -> FileKey:
     return "dataset", f"shard-{number:05d}"
 
 
-def schedule_of(count: int, limit: int, size: int = 10) -> Schedule:
-    schedule = Schedule(limit)
+def schedule_of(count: int, limit: int, size: int = 10) -> CacheSchedule:
+    schedule = CacheSchedule(limit)
     for number in range(count):
         schedule.add(key(number), size, present=False)
     return schedule
 
 
-def plan(schedule: Schedule, uses: Iterable[tuple[int, int]], client: int = 0) -> Plan:
+def plan(schedule: CacheSchedule, uses: Iterable[tuple[int, int]], client: int = 0) -> Plan:
     made = schedule.plans.setdefault((client, 0), Plan())
     for batch, number in uses:
         made.extend(batch, batch, [schedule.files[key(number)]])
     return made
 
 
-def fetch(schedule: Schedule, now: float = 0.0) -> str | None:
+def fetch(schedule: CacheSchedule, now: float = 0.0) -> str | None:
     """Download the next file, and return its name."""
     found = schedule.next(now)
     if found is None:
