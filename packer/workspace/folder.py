@@ -41,7 +41,7 @@ def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
             found=f"the URL {shorten(str(out))}",
             hint=f"use a local folder, and copy the dataset with {program()} copy",
         )
-    path = given_path(name, local_path(out) if isinstance(out, str) else out).absolute()
+    path = given_path(name, local_path(out)).absolute()
     return path.resolve() if os.pardir in path.parts else path  # otherwise `mkdir` would make the folders before `..`
 
 

@@ -13,9 +13,9 @@ from packer.packed.copy.transfer import another, holds, in_threads, other_files,
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
-from shardspec.layout import MANIFEST_NAME, Layout, given_path, is_url
+from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.stores import LOG_IN, Hub, Store, local_path, open_store, writable_store
+from shardspec.stores import LOG_IN, Hub, Store, local_path, names_store, open_store, writable_store
 from shardspec.wording import counted
 
 
@@ -162,10 +162,9 @@ def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mappi
 
 
 def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
-    text = local_path(dataset) if isinstance(dataset, str) else dataset
-    if isinstance(text, str) and is_url(text):
-        return _bucket(open_store(text, options))
-    return Folder(given_path("dataset", text).absolute())
+    if names_store(dataset):
+        return _bucket(open_store(str(dataset), options))
+    return Folder(given_path("dataset", local_path(dataset)).absolute())
 
 
 def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:

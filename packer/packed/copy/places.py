@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
@@ -95,8 +96,12 @@ class Folder:
             return {}
         if not self.root.is_dir():
             raise UsageError(place=self.root, expected="a folder", found="a file")
-        files = (path for path in self.root.rglob("*") if not path.is_dir())
-        return {path.relative_to(self.root).as_posix(): path.lstat().st_size for path in files}
+        found = {}
+        for path in self.root.rglob("*"):
+            with suppress(FileNotFoundError):  # a thread of a copy that has just failed may remove its partial file
+                if not path.is_dir():
+                    found[path.relative_to(self.root).as_posix()] = path.lstat().st_size
+        return found
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
         """Yield the content of a file in pieces."""

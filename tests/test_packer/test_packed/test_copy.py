@@ -25,10 +25,9 @@ from support.stores import StoreServer, serving
 from packer import build, copy, verify
 from packer.cli import main
 from packer.packed.copy.part import temporary_folder
-from shardspec import stores
 from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
 from shardspec.layout import Layout
-from shardspec.stores import Store
+from shardspec.stores import Store, store
 
 SILENT: dict[str, Any] = {"progress": False}
 
@@ -171,7 +170,7 @@ def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
 def test_no_answer_and_a_slow_one_are_waited_for(
     here: StoreServer, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "_READ_TIMEOUT_S", 1)
+    monkeypatch.setattr(store, "_READ_TIMEOUT_S", 1)
     here.fail({"match": "PUT .*shard.*0.lmdb$", "kind": "hang", "times": 1})
     copy(faces, here.url("slow"))
     here.fail(

@@ -1,0 +1,176 @@
+"""Dataset repositories of the Hugging Face Hub."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import IO, Any
+
+from shardspec.errors import StoreError, UsageError
+from shardspec.registry import import_target
+from shardspec.stores.store import Remote, Store, StoredObject
+from shardspec.wording import LONG, cut, shorten
+
+_HUB_URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:pr/\d+|convert/[\w.-]+)|[^/]+))?(?:/(.*))?\Z")
+LOG_IN = "check the name, and log in by `hf auth login` or set HF_TOKEN to a token that may do this"
+
+
+class Hub(Remote):
+    """A dataset repository of the Hugging Face Hub, or a folder in it, with the calls of `Store`.
+
+    Everything is read from the commit that the revision named at the first call. `put` uploads the content of large
+    files, and `commit` makes all changes visible at once.
+
+    Parameters
+    ----------
+    url : str
+        ``hf://datasets/ORG/NAME[@REVISION][/FOLDER]``. By default, the revision is the branch ``main``.
+    options : mapping of str to str, optional
+        ``token`` and ``endpoint``. By default, huggingface_hub takes them from ``HF_TOKEN``, the token of ``hf auth
+        login``, and ``HF_ENDPOINT``.
+
+    Raises
+    ------
+    UsageError
+        If the URL or an option is invalid.
+    MissingDependencyError
+        If huggingface_hub or obstore is not installed.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        found = _HUB_URL.match(url)
+        if found is None:
+            raise UsageError(expected="hf://datasets/ORG/NAME[@REVISION][/FOLDER]", found=shorten(url))
+        given = dict(options or {})
+        for name in given.keys() - {"token", "endpoint"}:
+            raise UsageError(option="storage_options", expected="token and endpoint for hf://", found=shorten(name))
+        self.url = url.rstrip("/")
+        repository, revision, folder = found.groups()
+        self._folder = f"{folder.strip('/')}/" if folder and folder.strip("/") else ""
+        self._revision = revision or "main"
+        self._where: Mapping[str, str] = {"repo_id": repository, "repo_type": "dataset"}
+        api = import_target("huggingface_hub:HfApi", what=self.url, extra="hf")
+        self._library: Any = import_module("huggingface_hub")
+        self._library.utils.disable_progress_bars()  # one for each file, in addition to that of the command
+        # huggingface_hub reads this variable only when it is imported.
+        endpoint = given.get("endpoint") or os.environ.get("HF_ENDPOINT")
+        self._api: Any = api(endpoint=endpoint, token=given.get("token"))
+        self._changes: dict[str, Any] = {}
+        self._lock = Lock()
+        self._commit: str | None = None
+        self._files: Store | None = None
+
+    def stat(self, name: str) -> StoredObject | None:
+        """Return size and ETag of a file, or None if it does not exist."""
+        return next((one for one in self._listed(self._api.get_paths_info, paths=[self._folder + name])), None)
+
+    def list(self) -> Iterator[StoredObject]:
+        """Yield all files in the order of the UTF-8 bytes of their names. The ETag of a large file is its SHA-256."""
+        found = self._listed(self._api.list_repo_tree, path_in_repo=self._folder.rstrip("/") or None, recursive=True)
+        yield from sorted(found, key=lambda one: one.name.encode())
+
+    def read(self, name: str, most: int) -> bytes:
+        """Return the content of a small file (`Store.read`)."""
+        return self._opened().read(name, most)
+
+    def chunks(self, name: str) -> Iterator[memoryview]:
+        """Yield the content of a file in pieces (`Store.chunks`)."""
+        yield from self._opened().chunks(name)
+
+    def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
+        """Upload a file from a path, from bytes or from an open file. The path must exist until `commit`.
+
+        A repository that does not exist is made, as a private one.
+        """
+        with self._reporting(name):
+            with self._lock:
+                if self._find() is None:
+                    self._api.create_repo(**self._where, private=True, exist_ok=True)
+                    self._commit = None
+            given = str(content) if isinstance(content, Path) else content
+            added = self._library.CommitOperationAdd(self._folder + name, given)
+            self._api.preupload_lfs_files(additions=[added], revision=self._revision, **self._where)
+            if not isinstance(content, Path | bytes) and added.path_or_fileobj is content:
+                # A small file, which the commit will contain. Others have been uploaded and replaced by no bytes.
+                content.seek(0)
+                added.path_or_fileobj = content.read()
+        self._changes[name] = added
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete some files at the next `commit`, unless they are written before it."""
+        for name in names:
+            self._changes[name] = self._library.CommitOperationDelete(self._folder + name)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if there is something to commit."""
+        return bool(self._changes)
+
+    def commit(self) -> None:
+        """Make all changes visible, in one commit, unless another client has changed the branch meanwhile."""
+        with self._reporting(""):
+            self._api.create_commit(
+                operations=list(self._changes.values()),
+                commit_message="Copy a packed dataset",
+                revision=self._revision,
+                parent_commit=self._find(),
+                **self._where,
+            )
+        self._changes, self._commit, self._files = {}, None, None
+
+    def _listed(self, request: Any, **arguments: Any) -> Iterator[StoredObject]:
+        with self._reporting(""):
+            revision = self._find()
+            if revision is None:
+                return
+            try:
+                for one in request(**self._where, revision=revision, **arguments):
+                    if hasattr(one, "blob_id"):  # not a folder
+                        etag = one.blob_id if one.lfs is None else one.lfs.sha256
+                        yield StoredObject(one.path.removeprefix(self._folder), one.size, etag)
+            except self._library.errors.EntryNotFoundError:
+                return
+
+    def _find(self) -> str | None:
+        """Return the commit that is read, or None if there is no such repository."""
+        if self._commit is None:
+            missing = self._library.errors.RepositoryNotFoundError
+            try:
+                self._commit = self._api.dataset_info(self._where["repo_id"], revision=self._revision).sha
+            except missing as error:
+                if type(error) is not missing:  # access to it must be requested
+                    raise
+        return self._commit
+
+    def _opened(self) -> Store:
+        """Return the web server that has the files, whose downloads resume (`Store`)."""
+        with self._lock, self._reporting(""):
+            if self._files is None:
+                commit = self._find()
+                if commit is None:
+                    raise FileNotFoundError(self.url)
+                token = self._api.token or self._library.get_token()
+                headers = {"authorization": f"Bearer {token}"} if token else {}
+                url = f"{self._api.endpoint}/datasets/{self._where['repo_id']}/resolve/{commit}/{self._folder}"
+                self._files = Store(url, {"client_options": {"default_headers": headers}})
+            return self._files
+
+    @contextmanager
+    def _reporting(self, name: str) -> Iterator[None]:
+        """Turn errors of the client into a `StoreError` with the URL."""
+        try:
+            yield
+        except (FileNotFoundError, GeneratorExit, KeyboardInterrupt, MemoryError, StoreError):
+            raise
+        except Exception as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            text = str(error)
+            if status is not None:
+                said = getattr(error, "server_message", None)
+                text = f"The server answered {status} ({type(error).__name__})" + (f": {said}" if said else "")
+            text = cut(" ".join(text.split()) or type(error).__name__, LONG)
+            hint = LOG_IN if status in (401, 403, 404) else "check the network, then repeat the command to resume"
+            raise StoreError(text, place=self.place(name) if name else self.url, hint=hint) from None
