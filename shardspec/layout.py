@@ -5,11 +5,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from shardspec.columns import Buffer
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import (
     DatasetError,
@@ -427,6 +428,24 @@ def sha256_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checked_chunks(chunks: Iterable[Buffer], entry: FileEntry, place: str) -> Iterator[Buffer]:
+    """Yield the content of a file, and raise `ShardCorruptError` at its end if it differs from the manifest."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+        if size > entry.bytes:  # a server may send data without end
+            break
+        yield chunk
+    if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
+        raise ShardCorruptError(
+            place=place,
+            expected=f"{entry.bytes} bytes with SHA-256 {entry.sha256}",
+            found=f"{size} bytes with {digest.hexdigest()}",
+            hint=_DISAGREE,
+        )
 
 
 def describe_file(root: Path, path: Path) -> FileEntry:

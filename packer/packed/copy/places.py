@@ -11,8 +11,8 @@ from typing import Protocol
 from packer.workspace.durable import fsync_folder, write_durably, writing
 from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
-from shardspec.errors import ShardCorruptError, StoreError, UsageError
-from shardspec.layout import CARD_NAME, MANIFEST_NAME, Layout
+from shardspec.errors import StoreError, UsageError
+from shardspec.layout import CARD_NAME, MANIFEST_NAME, Layout, checked_chunks
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store
 
@@ -121,7 +121,7 @@ class Folder:
         path = self.root / entry.name
         with writing(self.root):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(path, checked_chunks(entry, source))
+            write_durably(path, _checked(entry, source))
 
     def commit(self, manifest: bytes) -> None:
         """Write the manifest, after all other files."""
@@ -159,7 +159,7 @@ class Bucket:
         """Return the sizes of all files by name."""
         return {one.name: one.bytes for one in self.store.list()}
 
-    def chunks(self, entry: FileEntry) -> Iterator[memoryview]:
+    def chunks(self, entry: FileEntry) -> Iterator[Buffer]:
         """Yield the content of a file in pieces."""
         try:
             yield from self.store.chunks(entry.name)
@@ -178,14 +178,14 @@ class Bucket:
     def write(self, entry: FileEntry, source: Place) -> None:
         """Upload a file, from the folder it is in, or through a temporary file if it comes from a store."""
         if isinstance(source, Folder):
-            for _ in checked_chunks(entry, source):
+            for _ in _checked(entry, source):
                 pass
             self.store.put(entry.name, Path(source.place(entry.name)))
         else:
             # It has no name, so the system deletes it however this process ends.
             with TemporaryFile(prefix="packer-") as file:
                 with writing(Path(gettempdir())):
-                    file.writelines(checked_chunks(entry, source))
+                    file.writelines(_checked(entry, source))
                     file.seek(0)
                 self.store.put(entry.name, file)
 
@@ -239,19 +239,5 @@ class Repository(Bucket):
             self._hub.commit()
 
 
-def checked_chunks(entry: FileEntry, source: Place) -> Iterator[Buffer]:
-    """Yield the content of a file, and raise an error at its end if size or SHA-256 differ from the manifest."""
-    digest, size = hashlib.sha256(), 0
-    for chunk in source.chunks(entry):
-        digest.update(chunk)
-        size += len(chunk)
-        if size > entry.bytes:  # a server may send data without end
-            break
-        yield chunk
-    if (size, digest.hexdigest()) != (entry.bytes, entry.sha256):
-        raise ShardCorruptError(
-            place=source.place(entry.name),
-            expected=f"{entry.bytes} bytes with SHA-256 {entry.sha256}",
-            found=f"{size} bytes with {digest.hexdigest()}",
-            hint="the file or the manifest has changed since packing",
-        )
+def _checked(entry: FileEntry, source: Place) -> Iterator[Buffer]:
+    return checked_chunks(source.chunks(entry), entry, source.place(entry.name))
