@@ -193,7 +193,7 @@ def is_ours(name: str) -> bool:
     return any(is_below(name, package) for package in PACKAGES)
 
 
-BUDGET = {"packer": 49_400, "readers": 18_000, "shardspec": 6_200, "benchmarks": 5_500, "tests": 54_600}
+BUDGET = {"packer": 50_200, "readers": 18_100, "shardspec": 6_350, "benchmarks": 5_900, "tests": 55_500}
 """Lines of Python that each room may have. A change that needs more says in its commit what it adds and removes."""
 
 
