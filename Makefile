@@ -128,7 +128,7 @@ docs: setup
 	$(BIN)/python docs/make_site.py
 	$(BIN)/zensical build --strict --clean
 
-# The tutorials' notebooks, run from their pages. The tests run them, too.
+# The tutorials' notebooks, made from their pages and executed by a Jupyter kernel. The tests make them, too.
 notebooks: setup
 	$(BIN)/python docs/make_notebooks.py
 

@@ -1,11 +1,11 @@
 """The pages that a new user reads first, followed word by word: pack, look, split, train."""
 
-import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from support.command import REPOSITORY, run_packer
 from support.ranks import run_script
@@ -42,11 +42,14 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_cells(path: Path) -> list[Any]:
-    return json.loads(path.read_text("utf-8"))["cells"]
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook.cells
 
 
 def printed_by(cells: list[Any]) -> str:
-    return "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", ()))
+    outputs = "".join(output.get("text", "") for cell in cells for output in cell.get("outputs", ()))
+    return outputs.replace("\r\n", "\n")  # of a command, which the kernel runs in a terminal
 
 
 @pytest.mark.parametrize("name", ["deepfakes", "lips"])
@@ -54,8 +57,9 @@ def test_tutorials_show_what_their_cells_print(notebooks: Path, name: str) -> No
     cells = read_cells(notebooks / f"{name}.ipynb")
     ours = read_cells(START / f"{name}.ipynb")
     assert [cell["source"] for cell in cells] == [cell["source"] for cell in ours], "run `make notebooks`"
-    kinds = [kind for cell in cells for output in cell.get("outputs", ()) for kind in output.get("data", ())]
-    assert kinds == ["image/png"]
+    for made in (cells, ours):
+        shown = [output.data for cell in made for output in cell.get("outputs", ()) if "data" in output]
+        assert ["image/png" in data for data in shown] == [True]
     varying = re.compile(r"[\d.]+ MB|(?<=loss )[\d.]+|[\d.]+%|\d+ of \d+ val|^\d\.\d\d +(real|fake).*$", re.MULTILINE)
     printed = varying.sub("N", printed_by(cells))
     page = (START / f"{name}.md").read_text("utf-8")
