@@ -83,7 +83,7 @@ def make_command_page(name: str, parser: argparse.ArgumentParser) -> str:
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
-            title = str(group.title)
+            title = str(group.title).removeprefix("positional ")
             kind = "option" if actions[0].option_strings else "argument"
             lines += [
                 f"## {title[0].upper()}{title[1:]}\n",
