@@ -110,7 +110,7 @@ test-parity: setup
 
 # Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for
 # docs/background/benchmarks.md, or why it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
-GPU_PACKAGES := facenet-pytorch==2.5.3 filelock jinja2 markupsafe opencv-python-headless pillow scikit-image \
+GPU_PACKAGES := filelock jinja2 lz4 markupsafe mtcnn opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 
 test-gpu:
@@ -152,10 +152,10 @@ dist: setup
 
 # The wheel in empty environments, outside the clone, as a new user would use it.
 test-dist: dist
-	$(BIN)/python tests/installed.py dist/*.whl pack faces,torch
+	$(BIN)/python tests/installed.py dist/*.whl pack faces-light faces,torch
 
 test-dist-all: dist
-	$(BIN)/python tests/installed.py dist/*.whl none light every
+	$(BIN)/python tests/installed.py dist/*.whl none every
 
 clean:
 	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist site .cache *.egg-info

@@ -79,7 +79,7 @@ else:
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
             "Description": ImportTarget("packer.packed.publish.describe:Description"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
-            "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
+            "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces-light"),
             "DoctorReport": ImportTarget("packer.environment:DoctorReport"),
             "Estimate": ImportTarget("packer.builds.estimate:Estimate"),
             "ExportResult": ImportTarget("packer.packed.export.export:ExportResult"),

@@ -24,7 +24,7 @@ from shardspec.layout import given_path
 from shardspec.wording import OTHER_NAME, PROGRAM, list_some
 
 _FOR_DEVELOPERS = ("all", "dev", "external", "page", "peers")
-_REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[([\w,-]+)\])?([^;]*)(?:;.*extra == "(\w+)")?""")
+_REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[([\w,-]+)\])?([^;]*)(?:;.*extra == "([\w-]+)")?""")
 """Of a requirement in a package's metadata: the library, its extras, the versions, and the extra that requires it."""
 _BOUND = re.compile(r"(>=|<=|==|<|>)\s*([\w.]+)")
 _REASONS: Mapping[str, str] = {

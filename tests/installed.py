@@ -1,11 +1,11 @@
 """Install the built wheel into empty environments and use it there as a new user would, away from the clone.
 
-``make test-dist`` runs it with ``pack`` and ``faces,torch``, and ``make test-dist-all`` with every extra::
+``make test-dist`` runs it with ``pack``, ``faces-light`` and ``faces,torch``, and ``make test-dist-all`` with every extra::
 
     python tests/installed.py WHEEL EXTRAS [EXTRAS ...]
 
-EXTRAS are names joined by commas, ``none``, or ``light`` for the detector without torch (docs/install.md). Prints the size
-of each environment. The digests of the faces that different environments find must be equal.
+EXTRAS are names joined by commas, or ``none``. Prints the size of each environment. The digests of the faces that
+different environments find must be equal.
 """
 
 import json
@@ -77,18 +77,17 @@ def use(wheel: Path, extras: str, images: Path, folder: Path) -> str | None:
             raise SystemExit(f"with the extras {extras}: {' '.join(line)} ended with {done.returncode}\n{done.stdout}")
         return done.stdout
 
-    names = {"none": [], "light": ["pack"]}.get(extras, extras.split(","))
+    names = [] if extras == "none" else extras.split(",")
     install = ("-m", "pip", "install", "--quiet", "--no-compile", "--constraint", REPOSITORY / "constraints.txt")
     run("python", *install, f"{wheel}[{','.join(names)}]" if names else wheel)
-    if extras == "light":
-        run("python", *install, "openvino>=2025.0")
-        run("python", *install, "--no-deps", "facenet-pytorch==2.5.3")
     installed_s = time.monotonic() - began_s
 
     for words in (["--help"], ["help", "faces"], ["--completion", "bash"], ["build", "--help"], ["doctor"]):
         assert run("packer", *words)
     missing = json.loads(run("facepack", "doctor", "--json"))["extras"]
     assert not any(missing[name] for name in names), {name: missing[name] for name in names}
+    if extras == "faces-light":
+        assert missing["torch"] == ["torch"]
     can = {name for name, libraries in missing.items() if not libraries}
 
     format = next((format for extra, format in WRITES.items() if extra in can), "lmdb")
@@ -103,7 +102,7 @@ def use(wheel: Path, extras: str, images: Path, folder: Path) -> str | None:
     if "view" in can:
         run("packer", "view", "--help")
     found = None
-    if "faces" in can or extras == "light":
+    if "faces-light" in can:
         run("packer", "build", images, "faces", "--preset", "faces", "--quiet")
         found = json.loads(run("packer", "inspect", "faces", "--json"))
         assert found["samples"] == 4, found

@@ -135,7 +135,7 @@ def _describe_detector(recipe: Recipe) -> dict[str, str]:
                 check(recipe.device)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        found |= {library: library_version(library) for library in (name, "facenet-pytorch")}
+        found[name] = library_version(name)
     device = gpu_name(recipe.device)
     return {"detector": name, **found} | ({} if device is None else {"detector device": device})
 

@@ -61,8 +61,8 @@ STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
 
 STEPS: Mapping[str, ImportTarget] = {
     "decode": ImportTarget("packer.steps.decode:make", "pack"),
-    "detect": ImportTarget("packer.steps.faces.detect:make", "faces"),
-    "faces": ImportTarget("packer.steps.faces.step:make", "faces"),
+    "detect": ImportTarget("packer.steps.faces.detect:make", "faces-light"),
+    "faces": ImportTarget("packer.steps.faces.step:make", "faces-light"),
     "resize": ImportTarget("packer.steps.resize:make", "pack"),
 }
 

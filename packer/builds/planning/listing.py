@@ -331,7 +331,7 @@ def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
         return
     for medium in MEDIA:
         try:
-            check_installed(medium.libraries, what=medium.noun, extra="faces" if "faces" in steps else "pack")
+            check_installed(medium.libraries, what=medium.noun, extra="faces-light" if "faces" in steps else "pack")
         except MissingDependencyError:
             if any(i.medium is medium and i.reject is None and not isinstance(i.member, Frames) for i in items):
                 raise

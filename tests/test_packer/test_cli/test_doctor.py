@@ -85,7 +85,7 @@ def test_extras_and_known_bad_combinations(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     report = packer.doctor()
     assert report.extras["pack"] == ()
-    assert report.extras["faces"] == ("facenet-pytorch", "openvino")
+    assert report.extras["faces-light"] == report.extras["faces"] == ("lz4", "mtcnn", "openvino")
     assert set(report.extras["dlib"]) > set(report.extras["faces"])
     assert report.extras["torch"] == report.extras["parquet"] == ()
     assert not {"all", "dev", "peers"} & report.extras.keys()

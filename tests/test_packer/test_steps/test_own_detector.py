@@ -94,7 +94,7 @@ class TestPlan:
         assert first["detector version"] == "3.1"
         weights = {name: first[f"detector weights {name}"] for name in ("name", "sha256", "license")}
         assert weights == {"name": "none", "sha256": "a", "license": "MIT"}
-        assert not {"facenet-pytorch", "openvino", "torch"} & first.keys()
+        assert not {"openvino", "torch"} & first.keys()
         monkeypatch.setenv(WEIGHTS, "b")
         second = describe_runtime(recipe)
         assert {name for name in first if first[name] != second[name]} == {"detector weights sha256"}
@@ -104,7 +104,7 @@ class TestPlan:
 
     def test_mtcnn_declares_its_weights_too(self) -> None:
         runtime = describe_runtime(Recipe(preset="faces"))
-        assert runtime["detector weights name"] == "facenet-pytorch 2.5.3"
+        assert runtime["detector weights name"] == "mtcnn 1.0.0"
         assert runtime["detector weights license"] == "MIT"
         assert re.fullmatch("[0-9a-f]{64}", runtime["detector weights sha256"])
 

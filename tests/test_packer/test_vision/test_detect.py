@@ -39,7 +39,7 @@ def _faces_equal(a: Faces, b: Faces) -> bool:
 def test_import_loads_no_heavy_library():
     code = (
         "import sys, packer.vision.detect; packer.vision.detect.__all__; from packer.vision.detect import Detections;"
-        "print(sorted({'torch', 'openvino', 'cv2', 'torchvision', 'facenet_pytorch'} & set(sys.modules)))"
+        "print(sorted({'torch', 'openvino', 'cv2', 'torchvision', 'mtcnn', 'joblib'} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
@@ -48,7 +48,7 @@ def test_import_loads_no_heavy_library():
 def test_openvino_needs_no_torch_and_calls_nobody():
     code = (
         "import sys, threading; from packer.vision.detect import Detector; Detector(runtime='openvino');"
-        "print(sorted({'torch', 'torchvision', 'facenet_pytorch'} & set(sys.modules)),"
+        "print(sorted({'torch', 'torchvision', 'mtcnn', 'joblib'} & set(sys.modules)),"
         "sys.modules['openvino_telemetry'], threading.active_count())"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[] None 1"
@@ -168,11 +168,11 @@ def test_frames_are_left_alone(detector):
         (
             "openvino torch",
             {},
-            r"runtime 'openvino' needs the library 'openvino', which is not installed: .*facepack\[faces\]",
+            r"runtime 'openvino' needs the library 'openvino', which is not installed: .*facepack\[faces-light\]",
         ),
         ("openvino torch", {"device": "cuda"}, r"runtime 'torch' needs the library 'torch', .*facepack\[faces\]"),
         ("torch", {"runtime": "torch"}, r"runtime 'torch' needs the library 'torch', .*facepack\[faces\]"),
-        ("openvino", {"runtime": "openvino"}, r"runtime 'openvino' needs the library 'openvino', .*facepack\[faces\]"),
+        ("openvino", {"runtime": "openvino"}, r"runtime 'openvino' needs .* 'openvino', .*facepack\[faces-light\]"),
     ],
 )
 def test_says_what_to_install(missing, settings, message):
@@ -202,7 +202,7 @@ def test_auto_prefers_openvino_on_the_cpu():
 def test_description_is_json_and_names_what_decides(detector):
     description = detector.describe()
     assert json.loads(json.dumps(description)) == description
-    assert description["weights"] == "facenet-pytorch 2.5.3"
+    assert description["weights"] == "mtcnn 1.0.0"
     assert description["precision"] == "float32"
     others = [
         Detector(min_face=30),
