@@ -225,6 +225,10 @@ class StoreError(DatasetError):
     """A request to an object store or a web server failed, or returned an unexpected response."""
 
 
+class ObjectDeniedError(StoreError):
+    """A store refuses to send an object, and would refuse the same request again."""
+
+
 class ReadTimeoutError(DatasetError, TimeoutError):
     """A read did not finish within its time limit."""
 

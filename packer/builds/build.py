@@ -27,7 +27,7 @@ from packer.workspace import Workspace
 from packer.workspace.describing import change_about
 from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
 from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout
+from shardspec.layout import BUILD_FOLDER, Layout, is_url
 from shardspec.stores import Hub, Store, writable_store
 from shardspec.wording import program
 
@@ -77,14 +77,15 @@ def build(
     source : path, sequence of mapping, or Source
         A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
         LMDB, RecordIO, Parquet with images inside), rows as Python dicts (paths relative to the current folder), or an
-        object with ``list_items``.
+        object with ``list_items``. Folders, tables and archives may be URLs of a store, whose settings come from the
+        environment.
     out : path or str
         Output folder, or the URL of a place in an object store (`shardspec.stores.Store`); must be new, empty, or hold
         an unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
     recipe : Recipe, optional
         Replaces the recipe's options as keyword arguments.
     storage_options : mapping, optional
-        Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
+        Credentials, region and endpoint for `out`; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -316,6 +317,8 @@ def _resolve(
     """Resolve source, folder, store, recipe, options and functions of a call."""
     recipe, how, functions = resolve_options(recipe, options)
     store = writable_store(out, storage_options)
+    if store is not None and isinstance(source, str) and f"{store.url}/".startswith(f"{source.rstrip('/')}/"):
+        raise UsageError(option="out", expected="a place outside the source", found=store.url)
     if store is None:
         refuse_work(how)
         target = output_folder(out)
@@ -364,7 +367,8 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
     if functions and "engine" not in how:
         how["engine"] = FOR_FUNCTIONS
     # Absolute before planning: the plan must not depend on the current folder.
-    recipe = dataclasses.replace(recipe, root=tuple(str(Path(root).absolute()) for root in recipe.root))
+    roots = (root if is_url(root) else str(Path(root).absolute()) for root in recipe.root)
+    recipe = dataclasses.replace(recipe, root=tuple(roots))
     return recipe, BuildOptions(**how), functions
 
 

@@ -7,12 +7,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.parts.part import PackedItem, Part, PartWriter
@@ -35,6 +35,9 @@ from packer.workspace.machines import first_machine, machine_kind
 from packer.workspace.shared_files import reading
 from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
 from shardspec.registry import import_target
+
+if TYPE_CHECKING:
+    from packer.builds.fetching import Fetcher
 
 READ_PAUSES_S = (0.5, 2.0)
 """Pauses in seconds before each retry of an item that could not be read because of a temporary fault."""
@@ -77,6 +80,7 @@ class BuildWork:
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
         self._items: TextIO | None = None
+        self._fetcher: Fetcher | None = None
 
     @classmethod
     def of_plan(cls, workspace: Workspace, document: Mapping[str, Any], resources: StepResources) -> "BuildWork":
@@ -124,17 +128,20 @@ class BuildWork:
                 items = [item for item in items if item.index == unit.item]
             else:
                 target = self.workspace.part(unit.number)
-            with PartWriter(target, self.workspace.owner) as part:
+            with self._fetching(items, verdicts), PartWriter(target, self.workspace.owner) as part:
                 at = 0
                 while at < len(items):
+                    # Before the item starts: a slow download is not its fault.
+                    item = self._ready(items[at])
                     if taken := self._plain_items(items, at, part, verdicts, on_item):
+                        self._release(items[at : at + taken])
                         at += taken
                         continue
-                    item = items[at]
                     on_item("start", item.index, 0, "")
-                    report = self._kept.copy(item, part) or self._item(self._whole(item), part, verdicts, on_item)
+                    report = self._kept.copy(items[at], part) or self._item(item, part, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
+                    self._release(items[at : at + 1])
                     at += 1
                 part.finish()
             return {**_summarise(part.items), "bytes": part.bytes}
@@ -146,11 +153,27 @@ class BuildWork:
             self._items.close()
         if self._pipeline is not None:
             self._pipeline.close()
+        if self._fetcher is not None:
+            self._fetcher.close()
 
-    def _whole(self, item: Item) -> Item:
-        """Return an item with its arrays, which the plan's file does not store as such."""
+    def _ready(self, item: Item) -> Item:
+        """Return an item with its arrays, which the plan's file does not store as such, and with its files downloaded."""
         found = self._live.get(item.index, item)
-        return found._replace(columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
+        found = found._replace(columns=with_arrays(found.columns, self.plan.arrays)) if self.plan.arrays else found
+        return found if self._fetcher is None else self._fetcher.local(found)
+
+    def _fetching(self, items: Sequence[Item], verdicts: Verdicts) -> AbstractContextManager[None]:
+        """Return the context in which the files of the items that will be packed are downloaded, if they are in stores."""
+        if not any(item.is_stored for item in items):
+            return nullcontext()
+        if self._fetcher is None:
+            self._fetcher = import_target("packer.builds.fetching:Fetcher", what="sources in stores")()
+        return self._fetcher.fetching(item for item in items if item not in self._kept and item.index not in verdicts)
+
+    def _release(self, items: Iterable[Item]) -> None:
+        if self._fetcher is not None:
+            for item in items:
+                self._fetcher.release(item.index)
 
     @cached_property
     def _kept(self) -> "KeptItems":
@@ -164,9 +187,13 @@ class BuildWork:
         if self._plain is None:
             return 0
         kept = self._kept
-        new = takewhile(lambda item: item not in kept and item.index not in verdicts, islice(items, first, None))
+        fetcher = self._fetcher
+
+        def is_new(item: Item) -> bool:
+            return item not in kept and item.index not in verdicts and (fetcher is None or fetcher.has(item))
+
         found = self._plain.take(
-            map(self._whole, new),
+            map(self._ready, takewhile(is_new, islice(items, first, None))),
             lambda item: on_item("start", item.index, 0, ""),
             lambda item: built_key(item, 0),
         )

@@ -321,10 +321,11 @@ class Recipe:
     )
     root: tuple[str, ...] = option(
         (),
-        "tables: folder that holds the files and to which paths are relative (default: the table's folder); folders: "
-        "another folder into which links may lead (repeatable)",
+        "tables: folder, or URL in a store, that holds the files and to which paths are relative (default: the table's "
+        "folder); folders: another folder into which links may lead (repeatable)",
         metavar="DIR",
         path=True,
+        url=True,
     )
     keys: str | None = option(
         None,
@@ -371,7 +372,7 @@ class Recipe:
             object.__setattr__(self, spec.name, value)
             if spec.metadata.get("path"):
                 for path in [value] if isinstance(value, str) else value or ():
-                    if is_url(str(path)):
+                    if is_url(str(path)) and not spec.metadata.get("url"):
                         problems.add(spec.name, describe_url(path))
             check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
         if self.crop != "face" and self.align_as is None and "faces" in self._used():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.recipe import Recipe
 from packer.sources.folders.frame_folders import frames_item, images_in
@@ -19,8 +19,11 @@ from packer.vision.faults import may_pass
 from packer.workspace.shared_files import is_on_network, map_threaded
 from shardspec.entries import UNSAID, About
 from shardspec.errors import BuildError, UsageError, system_reason
-from shardspec.layout import describe_url, is_url
+from shardspec.layout import is_url
 from shardspec.wording import LONG, counted, shorten
+
+if TYPE_CHECKING:
+    from packer.sources.stored import Mirror
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Listing:
         Description of what was searched for and where, for the message if there are no items.
     about : About
         Title, licence and citation of a packed dataset.
+    mirror : Mirror or None
+        If files are in stores, the folder whose paths stand for their URLs.
     """
 
     items: Sequence[Item]
@@ -74,6 +79,7 @@ class Listing:
     notes: Sequence[str] = ()
     sought: str = ""
     about: About = UNSAID
+    mirror: "Mirror | None" = None
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,15 @@ class Roots:
     ----------
     folders : tuple of Path
         Absolute paths. Symbolic links are not resolved.
+    mirror : Mirror or None
+        Contains those folders that stand for URLs.
     """
 
     folders: tuple[Path, ...]
+    mirror: "Mirror | None" = None
 
     @classmethod
-    def of(cls, *folders: str | Path) -> "Roots":
+    def of(cls, *folders: str | Path, mirror: "Mirror | None" = None) -> "Roots":
         """Make the roots from some folders.
 
         Raises
@@ -98,7 +107,7 @@ class Roots:
             If a path is not a folder, if a folder is inside another one, or if two folders have the same name, which
             would make the names of their items ambiguous.
         """
-        roots = cls(tuple(Path(folder).absolute() for folder in folders))
+        roots = cls(tuple(Path(folder).absolute() for folder in folders), mirror)
         for number, folder in enumerate(roots.folders):
             if not folder.is_dir():
                 raise UsageError(
@@ -143,8 +152,15 @@ class Roots:
         name = self._name(location) or str(path)
         return describe_path(index, name, location, self.resolved, columns, frame_rate)
 
+    def local(self, path: str) -> str:
+        """Return the path that stands for a URL below a root; return anything else unchanged."""
+        return path if self.mirror is None else self.mirror.local(path)
+
     def leads_out(self, path: str | Path) -> bool:
-        """Return whether an absolute or relative path leads outside all roots. Links are followed."""
+        """Return whether an absolute or relative path, or a URL, leads outside all roots. Links are followed."""
+        path = self.local(str(path))
+        if is_url(path):
+            return True
         for folder in self.resolved:
             try:
                 resolved = (folder / path).resolve()
@@ -194,6 +210,8 @@ class Examiner:
         If the path does not exist but would without surrounding blanks, the blanks are ignored.
         """
         self._count()
+        assert self._roots is not None
+        path = self._roots.local(path)
         known, stripped = self._look_up(path), path.strip()
         if known.reject is not None and stripped != path:
             without = self._look_up(stripped)
@@ -202,12 +220,19 @@ class Examiner:
                 self._stripped += 1
                 self._first_stripped = self._first_stripped or path
         if known.reject is not None and is_url(stripped):
-            return Item(index, stripped, None, columns=columns, reject=describe_url(stripped))
+            reason = f"expected a path inside the source, found the URL {shorten(stripped, LONG)}"
+            return Item(index, stripped, stripped, columns=columns, reject=reason)
         reject = known.reject or reject
         if known.reject is not None and "\\" in path:
             reject = f"{known.reject}: the path has backslashes; write / between folders"
         size, time = known.bytes, known.mtime_ns
         return Item(index, known.name, known.path, size, time, columns, reject, member=known.member)
+
+    def ask(self, paths: Iterable[Any]) -> None:
+        """Prepare to describe some paths on web servers, which takes long if they are asked for one at a time."""
+        assert self._roots is not None
+        if self._roots.mirror is not None:
+            self._roots.mirror.ask(path for path in paths if isinstance(path, str))
 
     def notes(self) -> list[str]:
         """Describe the paths whose surrounding blanks were ignored."""

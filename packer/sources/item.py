@@ -12,6 +12,7 @@ from packer.sources.folders.frames import Frames, FramesState
 from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
 from packer.workspace.disk_list import DiskList
 from packer.workspace.durable import line_encoder
+from shardspec.layout import is_url
 
 ALSO = "also"
 BOXES_FROM = "boxes_from"
@@ -132,6 +133,11 @@ class Item(NamedTuple):
         """Medium by suffix. A folder of frames is a video; an item without a known suffix counts as an image."""
         return VIDEO if isinstance(self.member, Frames) else medium_of(self.name) or IMAGE
 
+    @property
+    def is_stored(self) -> bool:
+        """True if one of the item's files is in a store: its path is a URL."""
+        return any("://" in (path or "") for path in (self.path, *(file.path for file in self.files.values())))
+
     def to_line(self) -> str:
         """Return the item as one line of JSON, in ASCII, which preserves names that are not UTF-8."""
         # Most values are empty or numbers, so encoding them piece by piece takes less than half the time.
@@ -203,9 +209,9 @@ class Item(NamedTuple):
             If a file cannot be examined.
         """
         for file in [*([] if self.path is None else [self.file]), *self.files.values()]:
-            if not file.mtime_ns and not isinstance(
-                file.member, Frames
-            ):  # the file was not examined when it was listed
+            if not file.mtime_ns and not isinstance(file.member, Frames):  # it was not examined when it was listed
+                continue
+            if is_url(file.path):  # it was not downloaded, for a reason that the build knows
                 continue
             change = file.change()
             if change is not None:

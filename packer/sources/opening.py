@@ -2,22 +2,30 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe
+from packer.sources.archives.listing import read_in_place
 from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
-from packer.sources.archives.opening import is_pattern, open_file, open_folder, open_pattern
+from packer.sources.archives.opening import expand_braces, is_pattern, open_file, open_folder, open_pattern
 from packer.sources.base import Roots, Source
 from packer.sources.column_types import TYPES, column_types
 from packer.sources.folders.folder import FolderSource
+from packer.sources.folders.sidecars import SIDECAR_BYTES, sidecar_suffix
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource
+from packer.sources.stored import Mirror, StoredSource, check_url
 from packer.sources.table import TableSource
 from packer.sources.tables.opening import TABLES, is_table
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout, given_path
+from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout, given_path, is_url
+from shardspec.manifest import MANIFEST_BYTES_MAX
+from shardspec.stores import local_path, names_store
+from shardspec.stores.store import StoredObject
+from shardspec.wording import program
 
 _READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
     (("unquoted",), "tables of cells", ("a table",)),
@@ -43,7 +51,11 @@ def open_source(
     recipe = recipe or Recipe()
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _check_options(recipe, "rows")
-        return RowsSource(source, _roots(recipe) or Path.cwd(), column_types(recipe), recipe.frame_folders)
+
+        def open_rows(mirror: Mirror | None = None) -> Source:
+            return RowsSource(source, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders)
+
+        return StoredSource(open_rows, partial(_is_wanted, recipe)) if any(map(is_url, recipe.root)) else open_rows()
     if not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _check_options(recipe, "an object")
@@ -59,15 +71,26 @@ def open_source(
             expected="a folder, a table or an archive",
             found="an empty text; '.' is the current folder",
         )
-    path = given_path("source", source)
+    if names_store(source):
+        url = check_url(str(source))
+        return StoredSource(lambda mirror: _open_url(url, out, recipe, mirror), partial(_is_wanted, recipe))
+    path = given_path("source", local_path(source))
+    if any(map(is_url, recipe.root)):
+        return StoredSource(lambda mirror: _open_path(path, out, recipe, mirror), partial(_is_wanted, recipe))
+    return _open_path(path, out, recipe)
+
+
+def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None = None) -> Source:
+    """Return the source for a path, which may be in the mirror of a store."""
+    reads = read_in_place if mirror is None else mirror.reading
     if path.is_dir():
-        return _open_folder(path, out, recipe)
+        return _open_folder(path, out, recipe, mirror)
     if not os.path.lexists(path) and is_pattern(str(path)):
         _check_options(recipe, "archives")
-        return open_pattern(str(path), recipe)
+        return open_pattern(str(path), recipe, reads)
     if not path.exists():
         raise UsageError(place=path, expected="a folder, a table or an archive", found="nothing at this path")
-    opened = open_file(path, recipe)
+    opened = open_file(path, recipe, reads)
     _check_options(recipe, "a table" if opened is None else "archives")
     if opened is not None:
         return opened
@@ -77,13 +100,54 @@ def open_source(
             expected=f"a folder, a table ({', '.join(sorted(TABLES))}) or an archive ({', '.join(ARCHIVE_SUFFIXES)})",
             found=f"a file {path.suffix or 'without suffix'}{_remedy(path)}",
         )
-    return TableSource(path, _roots(recipe), column_types(recipe), recipe.frame_folders, recipe.unquoted)
+    roots = _roots(recipe, mirror)
+    if mirror is not None and mirror.holds(path):
+        roots = roots or Roots.of(mirror.add_beside(path), mirror=mirror)
+        mirror.fill(path)
+    return TableSource(path, roots, column_types(recipe), recipe.frame_folders, recipe.unquoted)
 
 
-def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
+def _open_url(url: str, out: Path, recipe: Recipe, mirror: Mirror) -> Source:
+    """Return the source for a URL of a store, opened in its mirror."""
+    scheme, _, place = url.partition("://")
+    bucket, *names = place.split("/")
+    magic = next((number for number, name in enumerate(names) if is_pattern(name)), None)
+    if magic is not None:
+        folder = mirror.add("/".join((f"{scheme}://{bucket}", *names[:magic])))
+        pattern = "/".join(names[magic:])
+        mirror.ask(expand_braces(pattern))
+        return _open_path(folder / pattern, out, recipe, mirror)
+    path = mirror.add_object(url) if names else None
+    if path is None:
+        if scheme.startswith("http"):
+            raise UsageError(
+                place=url,
+                expected="a table or an archive",
+                found="nothing at this URL",
+                hint="web servers cannot list folders",
+            )
+        path = mirror.add(url)
+    return _open_path(path, out, recipe, mirror)
+
+
+def _is_wanted(recipe: Recipe, found: StoredObject) -> bool:
+    """Return whether the content of an object is needed to list its folder."""
+    if recipe.sidecars and sidecar_suffix(found.name) is not None:
+        return found.bytes <= SIDECAR_BYTES
+    return found.name.rpartition("/")[2] == MANIFEST_NAME and found.bytes <= MANIFEST_BYTES_MAX
+
+
+def _open_folder(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
     """Return the source for a folder: a packed dataset, archives, or a folder of files."""
     packed = is_packed(path)
-    archives = None if packed else open_folder(path, recipe)
+    if packed and mirror is not None:
+        raise UsageError(
+            place=path,
+            expected="images, videos or archives",
+            found="a packed dataset",
+            hint=f"fetch it with {program()} copy",
+        )
+    archives = None if packed else open_folder(path, recipe, read_in_place if mirror is None else mirror.reading)
     _check_options(recipe, "a packed dataset" if packed else "a folder" if archives is None else "archives")
     if out.resolve() == path.resolve():
         raise UsageError(
@@ -99,6 +163,8 @@ def _open_folder(path: Path, out: Path, recipe: Recipe) -> Source:
     if packed or archives is not None:
         return PackedSource(path) if archives is None else archives
     _refuse_build(path)
+    if any(map(is_url, recipe.root)):
+        raise UsageError("URLs apply only to tables, found a folder", option="root")
     return FolderSource(path, recipe)
 
 
@@ -107,8 +173,10 @@ def _remedy(path: Path) -> str:
     return ": use the folder that contains it" if medium_of(path.name) is not None else ""
 
 
-def _roots(recipe: Recipe) -> Roots | None:
-    return Roots.of(*recipe.root) if recipe.root else None
+def _roots(recipe: Recipe, mirror: Mirror | None = None) -> Roots | None:
+    """Return the folders that a recipe names. A URL becomes a folder in a mirror."""
+    folders = [root if mirror is None or not is_url(root) else mirror.add(root) for root in recipe.root]
+    return Roots.of(*folders, mirror=mirror) if folders else None
 
 
 def _refuse_build(path: Path) -> None:

@@ -69,6 +69,7 @@ class RowsSource:
         examiner = Examiner(self.roots, self._frame_rate)
         for chunk in chunks():
             paths = chunk.column(path_column)
+            examiner.ask(paths)
             rows = columns.rows([chunk])
             for index, (path, (fields, reject)) in enumerate(zip(paths, rows, strict=True), chunk.first):
                 path = None if is_text and not path else path

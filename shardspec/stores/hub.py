@@ -68,9 +68,8 @@ class Hub(Remote):
         return next((one for one in self._listed(self._api.get_paths_info, paths=[self._folder + name])), None)
 
     def list(self) -> Iterator[StoredObject]:
-        """Yield all files in the order of the UTF-8 bytes of their names. The ETag of a large file is its SHA-256."""
-        found = self._listed(self._api.list_repo_tree, path_in_repo=self._folder.rstrip("/") or None, recursive=True)
-        yield from sorted(found, key=lambda one: one.name.encode())
+        """Yield all files. The ETag of a large file is its SHA-256."""
+        return self._listed(self._api.list_repo_tree, path_in_repo=self._folder.rstrip("/") or None, recursive=True)
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a small file (`Store.read`)."""

@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from shardspec.errors import StoreError, UsageError
+from shardspec.errors import ObjectDeniedError, StoreError, UsageError
 from shardspec.registry import import_target
 from shardspec.wording import LONG, cut
 
@@ -33,12 +34,14 @@ _METADATA = "//169.254.169.254/"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """Codes of S3 and Google, and of Azure, for a bucket that does not exist."""
 _ACCESS = "check the credentials in the environment or in `storage_options`, and the permissions of the bucket"
+_GONE = re.compile("status code: 4(?:10|51)")
+"""Part of obstore's messages about web pages that were removed (410), also by law (451)."""
 _EXPIRED = "ExpiredToken"
 """Code of S3 for credentials that have expired, among other errors of status 400."""
 _RENEW = "renew the credentials, then repeat the command to resume"
+_DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
-    "PermissionDeniedError": _ACCESS,
-    "UnauthenticatedError": _ACCESS,
+    **dict.fromkeys(_DENIED, _ACCESS),
     "GenericError": "check the endpoint and the network, then repeat the command to resume",
 }
 
@@ -51,13 +54,13 @@ class StoredObject(NamedTuple):
     name : str
         Its key below the store's URL, without a leading slash.
     bytes : int
-    etag : str or None
-        Changes whenever the object is replaced.
+    etag : str
+        Changes whenever the object is replaced. For a web server that sends none, it is the time of the last change.
     """
 
     name: str
     bytes: int
-    etag: str | None
+    etag: str
 
 
 class Remote:
@@ -146,10 +149,11 @@ class Store(Remote):
                 return None
 
     def list(self) -> Iterator[StoredObject]:
-        """Yield all objects in the order of the UTF-8 bytes of their names."""
-        with self._reporting(""):  # the web pages of some stores make an empty object for the place itself
-            found = [_stored(meta) for page in self._client.list(self._store) for meta in page if meta["path"]]
-        yield from sorted(found, key=lambda one: one.name.encode())
+        """Yield all objects."""
+        with self._reporting(""):
+            for page in self._client.list(self._store):
+                # The web pages of some stores make an empty object for the place itself.
+                yield from (_stored(meta) for meta in page if meta["path"])
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a small object.
@@ -178,12 +182,39 @@ class Store(Remote):
         StoreError
             If it cannot be read.
         """
-        sent, left = 0, _RESTARTS
+        return self.get(name)[1]
+
+    def get(self, name: str, span: tuple[int, int] | None = None) -> tuple[StoredObject, Iterator[memoryview]]:
+        """Request an object, or its bytes from `span[0]` to `span[1]` (exclusive).
+
+        Returns
+        -------
+        object : StoredObject
+            The whole object when the request was sent.
+        chunks : iterator of memoryview
+            The bytes, which are read as they are needed.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it does not exist.
+        ObjectDeniedError
+            If the store refuses access to it.
+        StoreError
+            If it cannot be read, also while the chunks are read.
+        """
+        options = {} if span is None else {"range": span}
+        with self._reporting(name):
+            answer = self._client.get(self._store, name, options=options)
+        return _stored(answer.meta), self._stream(name, answer, options)
+
+    def _stream(self, name: str, answer: Any, options: Mapping[str, Any]) -> Iterator[memoryview]:
+        sent, left, etag = 0, _RESTARTS, answer.meta["e_tag"]
         while True:
             skip = sent
             with self._reporting(name):
                 try:
-                    for chunk in self._client.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES):
+                    for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
                         piece = memoryview(chunk)[skip:]
                         skip -= len(chunk) - len(piece)
                         sent += len(piece)
@@ -193,6 +224,9 @@ class Store(Remote):
                     if not left or not any(text in str(error) for text in _WITHOUT_RANGES):
                         raise
                     left -= 1
+                    answer = self._client.get(self._store, name, options=options)
+                    if answer.meta["e_tag"] != etag:
+                        raise StoreError("It was replaced while it was read.", place=self.place(name)) from None
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Write an object from a path, from bytes or from an open file, and check its size.
@@ -231,18 +265,21 @@ class Store(Remote):
             raise
         except Exception as error:
             if any(code in str(error) for code in _NO_BUCKET):
-                raise StoreError("The bucket does not exist.", place=place, hint="check its name") from None
+                raise StoreError("the bucket does not exist", place=place, hint="check its name") from None
             if isinstance(error, FileNotFoundError):
                 raise
             kind = type(error).__name__
             text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
             if _METADATA in text:
                 raise StoreError("no credentials were found", place=place, hint=_ACCESS) from None
-            raise StoreError(text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)) from None
+            refused = kind in _DENIED or _GONE.search(text)
+            raise (ObjectDeniedError if refused else StoreError)(
+                text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)
+            ) from None
 
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:
-    return StoredObject(meta["path"], meta["size"], meta["e_tag"])
+    return StoredObject(meta["path"], meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
 
 
 def _profile() -> dict[str, str]:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -34,6 +35,9 @@ from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some
 _NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
 """Progress is shown only if there are at least this many items."""
+
+_ASKED = 1000
+"""Items whose further files are asked for together, if they are on a web server."""
 
 _NO_IMAGE = (str, int, float, type(None))
 """Types of values that cannot be images."""
@@ -71,6 +75,13 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         label_from = "label"  # renumber the stored labels
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
+    if listing.mirror is None:
+        return _checked(source, listing, recipe)
+    with listing.mirror.showing_urls():
+        return listing.mirror.locate(_checked(source, listing, recipe))
+
+
+def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     if not listing.items:
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
@@ -224,11 +235,14 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
         known = f"found {quote_some(names)}" if names else "found a source without columns"
         raise UsageError(f"expected the column {column!r} of paths, {known}", option=option)
     examiner, found = Examiner(listing.roots, frame_rate), item_list()
-    for item in listing.items:
-        path = item.columns.get(field, "")
-        if not isinstance(path, str):
-            raise UsageError(option=option, expected=f"paths in column {column!r}", found=shorten(path))
-        found.append(_with_file(item, option, column, path, examiner) if path else item)
+    remaining = iter(listing.items)
+    while some := list(islice(remaining, _ASKED)):
+        examiner.ask(item.columns.get(field) for item in some)
+        for item in some:
+            path = item.columns.get(field, "")
+            if not isinstance(path, str):
+                raise UsageError(option=option, expected=f"paths in column {column!r}", found=shorten(path))
+            found.append(_with_file(item, option, column, path, examiner) if path else item)
     return replace(listing, items=found, notes=(*listing.notes, *examiner.notes()))
 
 
@@ -268,7 +282,7 @@ def _check_places(listing: Listing, recipe: Recipe) -> None:
         raise UsageError(
             expected=f"files inside {folders}",
             found=(f"{outside} of {counted(items, 'path')} outside, such as {listing.outside_example}"),
-            hint="name the folder of the files with --root DIR (repeat it for several folders)",
+            hint="name the folder of the files with --root DIR, which may be a URL (repeat it for several folders)",
         )
 
 

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         metavar="SOURCE",
         help="a folder, a packed dataset, a table (.csv, .tsv, .jsonl, .parquet) with a path column, or archives (.tar, "
-        ".tar.gz, .rec, LMDB, Parquet with embedded images) as a file, a folder or a quoted pattern",
+        ".tar.gz, .rec, LMDB, Parquet with embedded images) as a file, a folder or a quoted pattern; or the URL of one of "
+        "them, except of a packed dataset",
     )
     parser.add_argument(
         "out",

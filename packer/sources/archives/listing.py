@@ -4,6 +4,7 @@ import shlex
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -21,7 +22,7 @@ from packer.vision.faults import may_pass
 from packer.vision.media import file_type
 from packer.workspace.disk_list import DiskList, LazyMap
 from readers.formats.machine import available_processors
-from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.errors import BuildError, ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
 from shardspec.wording import list_some, shorten
 
@@ -35,6 +36,9 @@ PICKLED = "expected no pickle, which can run any code when it is read, found one
 
 SNIFFED_BYTES = 16
 """Number of first bytes by which the type of a member without a suffix is recognised."""
+
+Reads = Callable[[Path], AbstractContextManager[None]]
+"""Makes the context in which an archive is read, which may download it."""
 
 _NO_FOLDER = (
     "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
@@ -141,16 +145,25 @@ class ArchiveSource:
         The items to take, with labels or further columns.
     ignored : int
         Number of files that are not archives.
+    reads : callable
+        Makes the context in which an archive is read.
     """
 
     def __init__(
-        self, kind: Kind, archives: Sequence[Archive], types: Mapping[str, str], keys: KeyTable | None, ignored: int
+        self,
+        kind: Kind,
+        archives: Sequence[Archive],
+        types: Mapping[str, str],
+        keys: KeyTable | None,
+        ignored: int,
+        reads: Reads,
     ) -> None:
         self._kind = kind
         self._archives = archives
         self._types = types
         self._keys = keys
         self._ignored = ignored
+        self._reads = reads
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """List the items. Several archives are listed in parallel.
@@ -168,7 +181,7 @@ class ArchiveSource:
         classes: dict[str, list[str]] = {}
 
         def listed() -> Iterator[Item]:
-            for archive, one in _list_each(self._archives, list_one):
+            for archive, one in _list_each(self._archives, self._reads, list_one):
                 for column, names in one.classes.items():
                     if classes.setdefault(column, names) != names:
                         raise UsageError(
@@ -249,7 +262,14 @@ def _with_columns(
     )
 
 
-def _list_each(archives: Sequence[Archive], list_one: Callable[[Place], Found]) -> Iterator[tuple[Archive, Found]]:
+def read_in_place(path: Path) -> AbstractContextManager[None]:
+    """Return the context for an archive on this machine."""
+    return nullcontext()
+
+
+def _list_each(
+    archives: Sequence[Archive], reads: Reads, list_one: Callable[[Place], Found]
+) -> Iterator[tuple[Archive, Found]]:
     """Yield each archive and its content, in order. Several archives are listed ahead in parallel."""
     count = available_processors()
     with ThreadPoolExecutor(count) as threads:
@@ -257,17 +277,21 @@ def _list_each(archives: Sequence[Archive], list_one: Callable[[Place], Found]) 
         waiting: deque[tuple[Archive, Future[Found]]] = deque()
         while True:
             for archive in islice(left, 2 * count - len(waiting)):
-                waiting.append((archive, threads.submit(_list_one, archive, list_one)))
+                waiting.append((archive, threads.submit(_list_one, archive, reads, list_one)))
             if not waiting:
                 return
             archive, found = waiting.popleft()
             yield archive, found.result()
 
 
-def _list_one(archive: Archive, list_one: Callable[[Place], Found]) -> Found:
+def _list_one(archive: Archive, reads: Reads, list_one: Callable[[Place], Found]) -> Found:
     try:
-        stat = archive.path.stat()
-        return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
+        with reads(archive.path):
+            stat = archive.path.stat()
+            return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
+    except ObjectDeniedError:
+        reason = "expected a readable archive, found one that the store refuses to send"
+        return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
     except OSError as error:
         if may_pass(error):
             raise BuildError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from packer.recipe import Recipe
 from packer.sources.archives import parquet
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, ArchiveSource, Found, Kind, Place
+from packer.sources.archives.listing import Archive, ArchiveSource, Found, Kind, Place, Reads, read_in_place
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
@@ -49,13 +49,23 @@ def kind_of(name: str) -> Kind | None:
     return next((kind for kind in _KINDS if name.endswith(kind.suffixes) and not name.endswith("lock.mdb")), None)
 
 
-def open_file(path: Path, recipe: Recipe) -> Source | None:
-    """Return the source for one archive. Return None for any other file, such as a Parquet table of paths."""
+def open_file(path: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
+    """Return the source for one archive. Return None for any other file, such as a Parquet table of paths.
+
+    Parameters
+    ----------
+    reads : callable
+        Makes the context in which an archive is read.
+    """
     kind = kind_of(path.name)
-    if kind is None or (kind.has_columns and not parquet.holds_images(path, recipe.path_column)):
+    if kind is None:
         return None
+    if kind.has_columns:
+        with reads(path):
+            if not parquet.holds_images(path, recipe.path_column):
+                return None
     path = path.absolute()
-    return _source(kind, path.parent, [path], recipe, 0)
+    return _source(kind, path.parent, [path], recipe, 0, reads)
 
 
 def list_archive(path: Path, name: str, path_column: str) -> Found:
@@ -72,8 +82,8 @@ def list_archive(path: Path, name: str, path_column: str) -> Found:
     return kind.lister(path_column, {})(Place(Archive(name, path), status.st_size, status.st_mtime_ns))
 
 
-def open_folder(folder: Path, recipe: Recipe) -> Source | None:
-    """Return the source for a folder of archives without image or video files; None for any other folder.
+def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
+    """Return the source for a folder of archives without image or video files (`open_file`); None for any other folder.
 
     Raises
     ------
@@ -103,7 +113,7 @@ def open_folder(folder: Path, recipe: Recipe) -> Source | None:
     if not found:
         return None
     kind = _only_kind(folder, found)
-    return _source(kind, folder, found[kind], recipe, ignored)
+    return _source(kind, folder, found[kind], recipe, ignored, reads)
 
 
 def is_pattern(text: str) -> bool:
@@ -111,8 +121,10 @@ def is_pattern(text: str) -> bool:
     return glob.has_magic(text) or bool(_BRACES.search(text))
 
 
-def open_pattern(pattern: str, recipe: Recipe) -> Source:
+def open_pattern(pattern: str, recipe: Recipe, reads: Reads = read_in_place) -> Source:
     """Return the source for a pattern of archives, with ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
+
+    See `open_file` for `reads`.
 
     Raises
     ------
@@ -137,7 +149,7 @@ def open_pattern(pattern: str, recipe: Recipe) -> Source:
         raise UsageError(place=shorten(pattern, LONG), expected=f"the names of archives ({known})", found=other)
     kind = _only_kind(pattern, found)
     root = Path(os.path.commonpath([path.parent for path in found[kind]]))
-    return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())))
+    return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())), reads)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -174,12 +186,12 @@ def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
     return next(iter(found))
 
 
-def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int) -> Source:
+def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, reads: Reads) -> Source:
     """Return the source for archives below a folder, in the order of their paths' bytes."""
     paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
     archives = [Archive(_name(root, path), path) for path in paths]
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys))
-    return ArchiveSource(kind, archives, column_types(recipe), keys, ignored)
+    return ArchiveSource(kind, archives, column_types(recipe), keys, ignored, reads)
 
 
 def _name(root: Path, path: Path) -> str:

@@ -18,6 +18,9 @@ from shardspec.wording import LONG, found_instead, list_some, shorten
 TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
 
+PART = "sidecar"
+"""Beginning of the names of sidecars in `Item.files`, which their suffixes follow."""
+
 TEXT_COLUMN = "text"
 """Column for the content of a ``.txt`` file."""
 
@@ -64,7 +67,7 @@ def read_sidecars(
             found = describe_path(0, path, root / path, roots, {})
             if found.reject is not None:
                 raise ValueError(found.reject)
-            part = f"sidecar{sidecar_suffix(path)}"
+            part = f"{PART}{sidecar_suffix(path)}"
             if part in files:
                 raise ValueError(f"expected one such file, found {shorten(files[part].name)} as well")
             more = _read(root / path)

@@ -212,7 +212,7 @@ def test_wrong_credentials_buckets_and_endpoints_are_reported_before_any_work(
     said = capsys.readouterr().err
     assert said.count("credentials") == 3
     assert "check the endpoint" in said
-    assert "The bucket does not exist" in said
+    assert "the bucket does not exist" in said
     assert "packing" not in said
 
 

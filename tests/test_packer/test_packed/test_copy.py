@@ -422,7 +422,7 @@ def test_a_bucket_that_does_not_exist_is_named(here: StoreServer, faces: Path, t
     for source, target in ((faces, "s3://no-such-bucket/x"), ("s3://no-such-bucket/x", tmp_path / "out")):
         with raises(StoreError, hint="check its name") as caught:
             copy(source, target)
-        assert "The bucket does not exist" in str(caught.value)
+        assert "the bucket does not exist" in str(caught.value)
 
 
 def test_a_web_server_is_no_target(faces: Path) -> None:

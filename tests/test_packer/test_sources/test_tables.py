@@ -587,13 +587,12 @@ def test_a_url_is_no_path(tmp_path: Path) -> None:
     builds.write_images(tmp_path, ["a.png"])
     url = "https://example.org/a//b.png"
     (tmp_path / "t.csv").write_text(f"path\na.png\n{url}\n")
-    build(tmp_path / "t.csv", tmp_path / "out", max_rejects=1.0, **QUIET)
-    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-    assert reject["item"] == url
-    assert f"found the URL '{url}'" in reject["reason"]
-    for options in ({"root": "s3://b"}, {"boxes": "s3://b/x.csv", "preset": "faces"}, {"classes_from": "s3://b"}):
+    with raises(UsageError, found=f"1 of 2 paths outside, such as line 3: '{url}'"):
+        build(tmp_path / "t.csv", tmp_path / "out", max_rejects=1.0, **QUIET)
+    for options in ({"boxes": "s3://b/x.csv", "preset": "faces"}, {"classes_from": "s3://b"}):
         with pytest.raises(UsageError, match="found the URL 's3://b"):
             build(tmp_path / "t.csv", tmp_path / "no", **options, **QUIET)
+    packer.build(tmp_path, tmp_path / "out", **QUIET)
     with pytest.raises(UsageError, match="found the URL"):
         packer.add(tmp_path / "out", "s3://b/t.csv", progress=False)
 

@@ -1,0 +1,278 @@
+"""Download the files of items from stores, some items ahead of the work, into a temporary folder."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple
+
+from packer.sources.archives.member import Member
+from packer.sources.folders.frames import Frames
+from packer.sources.folders.sidecars import PART
+from packer.sources.item import Item, ItemFile
+from packer.sources.stored import set_state, time_of
+from packer.workspace.durable import writing
+from packer.workspace.scratch import Scratch
+from shardspec.errors import BuildError, ObjectDeniedError, StoreError
+from shardspec.layout import is_url
+from shardspec.registry import import_target
+from shardspec.stores import Store
+from shardspec.stores.store import StoredObject
+
+_THREADS = 16
+"""Downloads at a time. A request takes tens of milliseconds, however small the object."""
+_AHEAD_ITEMS, _AHEAD_BYTES = 64, 256 * 10**6
+"""Downloads begin while fewer items, and fewer bytes, are in the temporary folder."""
+_FOOTER_BYTES = 1 << 16
+"""End of a Parquet file that is requested first. It mostly contains the whole footer."""
+_FOOTER_END = 8
+"""Bytes after the footer: its length in four bytes, and ``PAR1`` (Parquet format, "File Format")."""
+
+
+class _Download(NamedTuple):
+    """A file, a folder of frames, or the part of an archive that is read in one pass.
+
+    Attributes
+    ----------
+    url : str
+    run : tuple of int or None
+        `Member.run`.
+    item : int or None
+        Index of the item, if the members of the archive are read one by one.
+    """
+
+    url: str
+    run: tuple[int, ...] | None = None
+    item: int | None = None
+
+
+class Fetcher:
+    """Downloads the files of the items of a task, in the order of the items."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
+        self._items: Iterator[Item] = iter(())
+        self._needs: dict[int, Mapping[_Download, list[ItemFile]]] = {}
+        """The downloads of each item, with its files in each."""
+        self._uses = Counter[_Download]()
+        self._started: dict[_Download, Future[None]] = {}
+        self._ahead: dict[int, int] = {}
+        """Bytes of each item whose downloads have begun."""
+        self._paths: dict[_Download, Path] = {}
+        self._number = 0
+        self._store = lru_cache(Store)
+        for _ in range(_THREADS):
+            # Daemons, which are not waited for after Ctrl-C: a client repeats a request for minutes.
+            Thread(target=_run, args=(self._queue,), daemon=True, name="download").start()
+
+    @contextmanager
+    def fetching(self, items: Iterable[Item]) -> Iterator[None]:
+        """Download the files of some items ahead of the block, which packs them. They are deleted at its end."""
+        items = [item for item in items if item.reject is None and item.path is not None]
+        self._needs = {item.index: needs for item in items if (needs := _needs(item))}
+        self._uses = Counter(download for needs in self._needs.values() for download in needs)
+        self._items = iter([item for item in items if item.index in self._needs])
+        self._scratch = Scratch()
+        try:
+            self._start()
+            yield
+        finally:
+            for future in self._started.values():  # those that run already are not waited for
+                future.cancel()
+            self._started, self._paths, self._ahead, self._needs = {}, {}, {}, {}
+            self._scratch.close()
+
+    def has(self, item: Item) -> bool:
+        """Return whether `local` would return without waiting."""
+        needs = self._needs.get(item.index, ())
+        return all(download in self._started and self._started[download].done() for download in needs)
+
+    def local(self, item: Item) -> Item:
+        """Wait for the files of an item, and return it with their paths.
+
+        It is rejected if a file has changed or vanished since it was listed, or if the store refuses to send it.
+
+        Raises
+        ------
+        BuildError
+            If the store fails for another reason. Later, the same request may succeed.
+        """
+        needs = self._needs.get(item.index, {})
+        while not needs.keys() <= self._started.keys():
+            self._start_one()
+        for download, files in needs.items():
+            try:
+                self._started[download].result()
+            except ObjectDeniedError:
+                return item._replace(reject=f"expected {files[0].name!r} in the store, which refuses to send it")
+            except StoreError as error:
+                raise BuildError(error) from error
+        if not needs:
+            return item
+        # Sidecars are part of the plan, and not read again.
+        further = {option: file for option, file in item.files.items() if not option.startswith(PART)}
+        further = {option: file._replace(path=self._path(file, item.index)) for option, file in further.items()}
+        local = item._replace(path=self._path(item.file, item.index), files=further)
+        return local._replace(reject=next(local.changes(), None))
+
+    def release(self, index: int) -> None:
+        """Delete the files of an item, unless another item of the task needs them."""
+        for download in self._needs.pop(index, ()):
+            self._uses[download] -= 1
+            future = None if self._uses[download] else self._started.pop(download, None)
+            if future is not None and not future.cancel():
+                future.exception()  # until it ends, it writes
+                _delete(self._paths.pop(download))
+        self._ahead.pop(index, None)
+        self._start()
+
+    def close(self) -> None:
+        """End the threads."""
+        for _ in range(_THREADS):
+            self._queue.put(None)
+
+    def _path(self, file: ItemFile, index: int) -> str:
+        download = _download_of(file, index)
+        return file.path if download is None else str(self._paths[download])
+
+    def _start(self) -> None:
+        """Begin downloads ahead of the work, within the limits."""
+        while len(self._ahead) < _AHEAD_ITEMS and sum(self._ahead.values()) < _AHEAD_BYTES:
+            if not self._start_one():
+                break
+
+    def _start_one(self) -> bool:
+        """Begin the downloads of the next item; return False if there is none."""
+        item = next(self._items, None)
+        if item is None:
+            return False
+        self._ahead[item.index] = item.bytes + sum(file.bytes for file in item.files.values())
+        for download, files in self._needs[item.index].items():
+            if download in self._started:
+                continue
+            self._number += 1
+            path = self._paths[download] = self._scratch.path / f"{self._number}{PurePosixPath(files[0].name).suffix}"
+            future = self._started[download] = Future[None]()
+            self._queue.put((future, partial(self._download, download.url, files, path)))
+        return True
+
+    def _download(self, url: str, files: Sequence[ItemFile], path: Path) -> None:
+        """Download a file, a folder of frames, or parts of an archive. A file that has vanished is not made."""
+        scheme, _, place, name = url.split("/", 3)
+        store, first = self._store(f"{scheme}//{place}"), files[0]
+        with writing(self._scratch.path), suppress(FileNotFoundError):
+            if isinstance(first.member, Frames):
+                path.mkdir()
+                for frame in first.member.names:
+                    _download_whole(store, f"{name}/{frame}", path / frame)
+            elif first.member is None or first.member.kind == "gzip":
+                _download_whole(store, name, path)
+            else:
+                archive = _Archive(store, name, first, path)
+                if first.member.kind == "parquet":
+                    archive.download_group(first.member.place[0])
+                else:
+                    archive.download(span for file in files for span in _spans(file.member))
+
+
+class _Archive:
+    """Parts of an archive in a store, in a file of the archive's size that has nothing else."""
+
+    def __init__(self, store: Store, name: str, planned: ItemFile, path: Path) -> None:
+        assert isinstance(planned.member, Member)
+        self._store, self._name, self._path = store, name, path
+        self._planned = planned.member.archive_bytes, planned.mtime_ns
+
+    def download(self, spans: Iterable[tuple[int, int]]) -> bool:
+        """Download some bytes. Return False if the archive is not the planned one."""
+        for start, end in spans:
+            try:
+                found, chunks = self._store.get(self._name, (start, end))
+            except StoreError:  # the archive may have become shorter
+                now = self._store.stat(self._name)
+                if now is None or self._is_planned(now):
+                    raise
+                found, chunks = now, iter(())
+            with self._path.open("r+b" if self._path.exists() else "xb") as file:
+                file.seek(start)
+                file.writelines(chunks)
+            set_state(self._path, found)
+            if not self._is_planned(found):
+                return False
+        return True
+
+    def _is_planned(self, found: StoredObject) -> bool:
+        return (found.bytes, time_of(found.etag)) == self._planned
+
+    def download_group(self, number: int) -> None:
+        """Download the footer and a row group of a Parquet file."""
+        size = self._planned[0]
+        if not self.download([(max(0, size - _FOOTER_BYTES), size)]):
+            return
+        with self._path.open("rb") as file:
+            file.seek(-_FOOTER_END, os.SEEK_END)
+            footer = int.from_bytes(file.read(4), "little") + _FOOTER_END
+        if footer > _FOOTER_BYTES and not self.download([(max(0, size - footer), size - _FOOTER_BYTES)]):
+            return
+        read = import_target("pyarrow.parquet:read_metadata", what=f"images in {self._name}", extra="parquet")
+        group = read(self._path).row_group(number)
+        columns = [group.column(at) for at in range(group.num_columns)]
+        starts = [min(filter(None, (one.dictionary_page_offset, one.data_page_offset))) for one in columns]
+        ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
+        self.download([(min(starts), max(ends))])
+
+
+def _run(queue: "SimpleQueue[tuple[Future[None], Callable[[], None]] | None]") -> None:
+    while (job := queue.get()) is not None:
+        future, call = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _needs(item: Item) -> dict[_Download, list[ItemFile]]:
+    """Return the files of an item that are in stores, by the download of which they are a part."""
+    arrays = [item.file._replace(member=member) for member in item.arrays.values()]
+    files = [item.file, *arrays, *(file for option, file in item.files.items() if not option.startswith(PART))]
+    needs: dict[_Download, list[ItemFile]] = {}
+    for file in files:
+        download = _download_of(file, item.index)
+        if download is not None:
+            needs.setdefault(download, []).append(file)
+    return needs
+
+
+def _download_of(file: ItemFile, index: int) -> _Download | None:
+    if not is_url(file.path):
+        return None
+    if not isinstance(file.member, Member):
+        return _Download(file.path)
+    return _Download(file.path, file.member.run, index if file.member.run is None else None)
+
+
+def _spans(member: Any) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the pieces of a stored member. An empty one gets a byte, so that the archive is examined."""
+    for offset, size in zip(member.place[::2], member.place[1::2], strict=True):
+        yield offset, offset + max(1, size)
+
+
+def _download_whole(store: Store, name: str, path: Path) -> None:
+    found, chunks = store.get(name)
+    with path.open("xb") as file:
+        file.writelines(chunks)
+    set_state(path, found)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

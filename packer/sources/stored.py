@@ -1,0 +1,295 @@
+"""Sources in object stores and on web servers.
+
+A source is listed from a `Mirror`, a local folder with an empty file for each object. So the code that lists folders, tables
+and archives needs no knowledge of stores. The paths of the listed items are URLs, whose files the workers download
+(`packer.builds.fetching`).
+"""
+
+import contextvars
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from packer.sources.base import Listing, Source, count_listed
+from packer.sources.item import Item
+from packer.workspace.disk_list import LazyMap
+from packer.workspace.durable import writing
+from packer.workspace.scratch import Scratch
+from packer.workspace.shared_files import map_threaded
+from shardspec.errors import ShardspecError, UsageError
+from shardspec.layout import is_url
+from shardspec.stores import Store
+from shardspec.stores.store import StoredObject
+from shardspec.wording import counted, shorten
+
+_COUNTED = 500
+_NO_FILE = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
+"""Errors of the file system for names that cannot be those of further files."""
+
+
+def time_of(etag: str) -> int:
+    """Return a modification time in nanoseconds that stands for an ETag, in the fingerprint and in files.
+
+    It has 31 bits of the ETag's SHA-256, in steps of two seconds, which all file systems can store.
+    """
+    # Azure puts quotation marks around the ETag in some answers only.
+    digest = hashlib.sha256(etag.removeprefix("W/").strip('"').encode()).digest()
+    return (1 + int.from_bytes(digest[:4], "big") // 2) * 2 * 10**9
+
+
+def set_state(path: Path, found: StoredObject) -> None:
+    """Give a file the size of an object and the time that stands for its ETag."""
+    os.truncate(path, found.bytes)
+    os.utime(path, ns=(time_of(found.etag),) * 2)
+
+
+class _Place(NamedTuple):
+    """A URL, and the folder of a mirror for the objects below it."""
+
+    url: str
+    folder: Path
+    store: Store
+
+    @property
+    def is_web(self) -> bool:
+        """True for a web server, whose files cannot be listed."""
+        return self.url.startswith("http")
+
+
+class Mirror:
+    """A temporary folder with a file for each object below some URLs.
+
+    Each file has the size of its object and the time that stands for its ETag (`time_of`). Only a few files have content.
+
+    Parameters
+    ----------
+    is_wanted : callable
+        Returns whether the content of an object is needed for the listing.
+    """
+
+    def __init__(self, is_wanted: Callable[[StoredObject], bool]) -> None:
+        self._is_wanted = is_wanted
+        self._scratch = Scratch()
+        self._places: list[_Place] = []
+        self._unusable: list[str] = []
+
+    def add(self, url: str) -> Path:
+        """Return the folder for a URL, with the files of all objects below it. Those of a web server are added by `ask`.
+
+        Raises
+        ------
+        UsageError
+            If there are no objects.
+        StoreError
+            If they cannot be listed.
+        """
+        place = self._place(url)
+        if place.is_web:
+            return place.folder
+        wanted: list[Path] = []
+        empty: list[StoredObject] = []
+        number = 0
+        for number, found in enumerate(place.store.list(), 1):
+            if not found.bytes:
+                empty.append(found)
+                continue
+            path = self._make(place, found)
+            if path is not None and self._is_wanted(found):
+                wanted.append(path)
+            if not number % _COUNTED:
+                count_listed(_COUNTED)
+        if not number:
+            raise UsageError(place=url, expected="objects below this URL", found="none", hint="check the name")
+        for found in empty:
+            # The web pages of some stores make empty objects for folders, whose names the client gives without a slash.
+            if not (place.folder / found.name).exists():
+                self._make(place, found)
+        for _ in map_threaded(self.fill, wanted):
+            pass
+        return place.folder
+
+    def add_object(self, url: str) -> Path | None:
+        """Return the file for an object; None if there is no such object."""
+        place = self._place(url.rpartition("/")[0])
+        found = place.store.stat(_below(place, url) or "")
+        return None if found is None else self._make(place, found)
+
+    def holds(self, path: Path) -> bool:
+        """Return whether a file stands for an object."""
+        return path.is_relative_to(self._scratch.path)
+
+    def add_beside(self, path: Path) -> Path:
+        """Return the folder of a file that `add_object` made, with the files of all objects beside and below it."""
+        path.unlink()
+        return self.add(self._find(path)[0].url)
+
+    def ask(self, paths: Iterable[str]) -> None:
+        """Add the files of some paths or URLs on the web servers that were added."""
+        for place in filter(lambda place: place.is_web, self._places):
+            names = {path if not is_url(path) else _below(place, path) for path in paths} - {None, ""}
+            new = [name for name in sorted(filter(None, names)) if not os.path.lexists(place.folder / name)]
+            for found in map_threaded(place.store.stat, new):
+                if found is not None:
+                    self._make(place, found)
+
+    def local(self, path: str) -> str:
+        """Return the path in the mirror for a URL below one of the added URLs; return anything else unchanged."""
+        if is_url(path):
+            for place in self._places:
+                name = _below(place, path)
+                if name is not None:
+                    return os.path.join(place.folder, name)  # noqa: PTH118 -- `..` must stay
+        return path
+
+    def fill(self, path: Path) -> None:
+        """Download the content of a file. If the object has vanished, the file is deleted."""
+        place, name = self._find(path)
+        try:
+            found, chunks = place.store.get(name)
+        except FileNotFoundError:
+            path.unlink()
+            return
+        with path.open("wb") as file:
+            file.writelines(chunks)
+        set_state(path, found)
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        """Keep the content of a file while the block runs (`fill`)."""
+        self.fill(path)
+        state = path.stat()
+        try:
+            yield
+        finally:
+            os.truncate(path, 0)
+            os.truncate(path, state.st_size)
+            os.utime(path, ns=(state.st_mtime_ns,) * 2)
+
+    def locate(self, listing: Listing) -> Listing:
+        """Return a listing with URLs in place of the paths in the mirror."""
+        notes = [self._shown(note) for note in listing.notes]
+        unusable = len(self._unusable)
+        if unusable:
+            example = shorten(self._unusable[0])
+            notes.append(
+                f"ignored {counted(unusable, 'object')} whose name cannot be that of a file, such as {example}"
+            )
+        return replace(
+            listing, items=LazyMap(listing.items, self._located), ignored=listing.ignored + unusable, notes=notes
+        )
+
+    @contextmanager
+    def showing_urls(self) -> Iterator[None]:
+        """Show URLs in place of the paths in the mirror in the messages of errors."""
+        try:
+            with writing(self._scratch.path):
+                yield
+        except ShardspecError as error:
+            names = ("place", "expected", "found", "hint")
+            parts = {name: self._shown(getattr(error, name)) for name in names}
+            raise type(error)(
+                self._shown(error.problem), option=error.option, problems=error.problems, **parts
+            ) from error
+
+    def _place(self, url: str) -> _Place:
+        url = url.rstrip("/")
+        for place in self._places:
+            if place.url == url:
+                return place
+        folder = self._scratch.path / str(len(self._places)) / (url.rpartition("/")[2] or "source")
+        folder.mkdir(parents=True)
+        self._places.append(_Place(url, folder, Store(url)))
+        return self._places[-1]
+
+    def _make(self, place: _Place, found: StoredObject) -> Path | None:
+        """Make the file of an object. Return None if its name cannot be that of a file."""
+        path = place.folder / found.name
+        if not {"", ".", ".."}.isdisjoint(found.name.split("/")) or "\0" in found.name:
+            self._unusable.append(found.name)
+            return None
+        try:
+            try:
+                path.open("xb").close()
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.open("xb").close()
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+            self._unusable.append(found.name)
+            return None
+        set_state(path, found)
+        return path
+
+    def _find(self, path: Path) -> tuple[_Place, str]:
+        number, _, *name = path.relative_to(self._scratch.path).parts
+        return self._places[int(number)], "/".join(name)
+
+    def _located(self, item: Item) -> Item:
+        files = {option: file._replace(path=self._shown(file.path)) for option, file in item.files.items()}
+        return item._replace(path=self._shown(item.path), files=files)
+
+    def _shown(self, text: Any) -> Any:
+        if isinstance(text, str):
+            for place in self._places:
+                text = text.replace(str(place.folder), place.url)
+        return text
+
+
+def check_url(url: str) -> str:
+    """Return the URL of a source without a slash at its end.
+
+    Raises
+    ------
+    UsageError
+        If it is not a URL of a store whose objects can be sources.
+    MissingDependencyError
+        If the client library is not installed.
+    """
+    if url.startswith("hf://"):
+        raise UsageError(
+            option="source",
+            expected="a path, or s3://, gs://, az:// or http(s)://",
+            found=shorten(url),
+            hint="download the files with `hf download`",
+        )
+    return Store(url).url
+
+
+def _below(place: _Place, url: str) -> str | None:
+    """Return the name of an object below a place; None if the URL is elsewhere."""
+    if not url.startswith(f"{place.url}/"):
+        return None
+    name = url[len(place.url) + 1 :]
+    return unquote(name) if place.is_web else name
+
+
+class StoredSource:
+    """A source with files in stores, which is opened when it is listed.
+
+    Parameters
+    ----------
+    open_mirrored : callable
+        Opens the source, given the mirror.
+    is_wanted : callable
+        See `Mirror`.
+    """
+
+    def __init__(self, open_mirrored: Callable[[Mirror], Source], is_wanted: Callable[[StoredObject], bool]) -> None:
+        self._open = open_mirrored
+        self._is_wanted = is_wanted
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """List the items. Paths in the mirror, which `Listing.mirror` has, stand for URLs."""
+        mirror = Mirror(self._is_wanted)
+        with mirror.showing_urls():
+            source = self._open(mirror)
+            # In a context of its own, because the mirror has counted the objects already.
+            listing = contextvars.Context().run(source.list_items, label_from, path_column)
+        return replace(listing, mirror=mirror)

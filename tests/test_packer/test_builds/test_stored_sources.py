@@ -1,0 +1,327 @@
+"""``packer build s3://… OUT``: sources in a bucket and on a web server give the shards of the same files in a folder."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.archives import encoded, rec_header, samples, write_lmdb, write_parquet, write_rec, write_tar
+from support.builds import QUIET, write_images, write_source
+from support.command import arguments, read_jsonl, run_packer
+from support.errors import raises
+from support.listeners import Listener
+from support.packed import read_samples
+from support.stores import StoreServer, serving
+
+import packer
+from shardspec.errors import BuildError, StoreError, UsageError
+from shardspec.stores import Store
+
+SMALL: dict[str, Any] = {"shard_size": "30kB", **QUIET}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoreServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leaks_allowed: None) -> StoreServer:
+    """The server for a client in this process. The folder for temporary files must be empty at the end."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    server.fail()
+    return server
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def upload(server: StoreServer, root: Path, prefix: str) -> str:
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            server.put(quote(f"{prefix}/{path.relative_to(root).as_posix()}"), path.read_bytes())
+    return server.url(prefix)
+
+
+def values_of(root: Path, field: str) -> list[Any]:
+    return [sample[field] for sample in read_samples(root)]
+
+
+def packed(out: Path) -> dict[str, bytes]:
+    """The shards, indexes and rejects of a dataset."""
+    files = [*out.glob("shard-*"), out / "rejects.jsonl"]
+    assert not packer.verify(out, deep=True, progress=False).problems
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+
+def folder(root: Path) -> dict[str, Any]:
+    write_source(root)
+    (root / "real" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    (root / "real" / "ä b%20+.jpg").write_bytes(encoded(1))
+    (root / ".hidden.jpg").write_bytes(encoded(2))
+    return {"source": "", "label_from": "folder", "size": 32, "every": 6, "max_rejects": 1.0}
+
+
+def sidecars(root: Path) -> dict[str, Any]:
+    write_images(root, ["a.png", "sub/b.png", "sub/c.png"])
+    (root / "a.txt").write_text("text")
+    (root / "sub" / "b.json").write_text('{"age": 3}')
+    return {"source": "", "sidecars": True}
+
+
+def frames(root: Path) -> dict[str, Any]:
+    for video in "ab":
+        write_images(root / "videos" / video, [f"{number:03d}.png" for number in range(7)])
+    return {"source": "", "frame_folders": 25.0, "every": 2}
+
+
+def table(root: Path) -> dict[str, Any]:
+    write_images(root, ["a.png", "sub/b.png", "masks/a.png"])
+    rows = "path,mask,age\na.png,masks/a.png,3\nsub/b.png,,4\na.png,,5\nno.png,,6\n"
+    (root / "rows.csv").write_text(rows)
+    return {"source": "rows.csv", "also": "mask", "max_rejects": 1.0}
+
+
+def tars(root: Path) -> dict[str, Any]:
+    for number in range(3):
+        write_tar(root / f"train-{number:03d}.tar", samples(10 * number, 10 * number + 10))
+    (root / "notes.txt").write_text("x")
+    return {"source": "train-{000..002}.tar"}
+
+
+def tars_in_folder(root: Path) -> dict[str, Any]:
+    return {**tars(root), "source": ""}
+
+
+def compressed(root: Path) -> dict[str, Any]:
+    write_tar(root / "all.tar.gz", samples(0, 80), "w:gz")
+    return {"source": "all.tar.gz"}
+
+
+def parquet(root: Path) -> dict[str, Any]:
+    write_parquet(root / "a.parquet", 30, names=["x", "y"])
+    write_parquet(root / "b.parquet", 90, names=["x", "y"], note=["n" * 2000] * 90)
+    return {"source": "*.parquet"}
+
+
+def parquet_of_paths(root: Path) -> dict[str, Any]:
+    write_images(root, ["a.png", "b.png"])
+    pq.write_table(pa.table({"path": ["a.png", "b.png"], "x": [1, 2]}), root / "rows.parquet")
+    return {"source": "rows.parquet"}
+
+
+def records(root: Path) -> dict[str, Any]:
+    write_rec(root / "train.rec", {number: rec_header(number % 3, number, encoded(number)) for number in range(9)})
+    return {"source": "train.rec"}
+
+
+def lmdb(root: Path) -> dict[str, Any]:
+    pairs = {b"image-%09d" % n: encoded(n) for n in range(1, 9)} | {b"label-%09d" % n: b"t" for n in range(1, 9)}
+    write_lmdb(root / "words.lmdb", {**pairs, b"num-samples": b"8"})
+    return {"source": "words.lmdb"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [folder, sidecars, frames, table, tars, tars_in_folder, compressed, parquet, parquet_of_paths, records, lmdb],
+)
+def test_a_source_in_a_bucket_gives_the_shards_of_a_folder(
+    here: StoreServer, tmp_path: Path, temporary: Path, make: Callable[[Path], dict[str, Any]]
+) -> None:
+    options = make(tmp_path / "in")
+    name = options.pop("source")
+    url = upload(here, tmp_path / "in", f"alike/{make.__name__}")
+    packer.build(str(tmp_path / "in" / name), tmp_path / "local", **options, **SMALL)
+    made = packer.build(f"{url}/{name}", tmp_path / "stored", **options, **SMALL)
+    assert len(packed(tmp_path / "local")) > 2
+    assert packed(tmp_path / "stored") == packed(tmp_path / "local")
+    assert not [note for note in made.notes if str(temporary) in note]
+    again = packer.build(f"{url}/{name}", tmp_path / "stored", **options, **SMALL)
+    assert again.found_finished
+    assert not list(temporary.glob("packer-scratch-*/*.*"))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_local_table_names_files_in_a_bucket(here: StoreServer, tmp_path: Path, whole: bool) -> None:
+    root = write_images(tmp_path / "in", ["a.png", "sub/b c.png"])
+    url = upload(here, root, f"named-{whole}")
+    above = f"{url}/" if whole else ""
+    (tmp_path / "t.csv").write_text(f"path,age\n{above}sub/b c.png,1\n{above}a.png,2\n")
+    packer.build(tmp_path / "t.csv", tmp_path / "out", root=[url], **SMALL)
+    assert values_of(tmp_path / "out", "source") == ["sub/b c.png", "a.png"]
+    if whole:
+        with raises(UsageError, found=f"2 of 2 paths outside, such as line 2: '{url}/sub/b c.png'"):
+            packer.build(tmp_path / "t.csv", tmp_path / "outside", **SMALL)
+    rows = [{"path": f"{above}a.png"}]
+    packer.build(rows, tmp_path / "rows", root=[url], **SMALL)
+    assert values_of(tmp_path / "rows", "source") == ["a.png"]
+
+
+@contextmanager
+def web_server(root: Path) -> Iterator[str]:
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "-d", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().split()[5]}"
+        process.kill()
+
+
+def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "in", ["a.png", "sub/b c.png", "masks/a.png"])
+    write_tar(root / "all.tar.gz", samples(0, 5), "w:gz")
+    with web_server(root) as url:
+        rows = f"{url}/sub/b%20c.png,\n{url}/a.png,{url}/masks/a.png\n{url}/no.png,\n"
+        (root / "rows.csv").write_text(f"path,mask\n{rows}")
+        options: dict[str, Any] = {"also": "mask", "max_rejects": 1.0, **SMALL}
+        packer.build(root / "rows.csv", tmp_path / "local", root=[url], **options)
+        packer.build(f"{url}/rows.csv", tmp_path / "stored", **options)
+        packer.build(f"{url}/all.tar.gz", tmp_path / "tar", **SMALL)
+        with raises(UsageError, place=f"{url}/nothing", found="nothing at this URL"):
+            packer.build(f"{url}/nothing/", tmp_path / "no", **SMALL)
+    assert values_of(tmp_path / "local", "source") == ["sub/b c.png", "a.png"]
+    assert packed(tmp_path / "stored") == packed(tmp_path / "local")
+    assert [one["item"] for one in read_jsonl(tmp_path / "stored" / "rejects.jsonl")] == ["no.png"]
+    assert len(values_of(tmp_path / "tar", "key")) == 5
+
+
+def change_when_packing(change: Callable[[], None]) -> Listener:
+    """Change the store after the source was listed, before an item is downloaded."""
+    done: list[str] = []
+
+    def act(progress: packer.Progress) -> None:
+        if progress.stage == "packing" and not done:
+            done.append("once")
+            change()
+
+    return Listener(act)
+
+
+def test_items_that_change_vanish_or_are_forbidden_are_rejects(here: StoreServer, tmp_path: Path) -> None:
+    names = [f"{number:02d}.png" for number in range(8)]
+    url = upload(here, write_images(tmp_path / "in", names), "rejects")
+
+    def change() -> None:
+        store = Store(url)
+        store.put("02.png", encoded(7))
+        store.delete(["04.png"])
+        here.fail({"match": "GET .*rejects/06.png", "kind": "403", "times": 99})
+
+    listener = change_when_packing(change)
+    packer.build(url, tmp_path / "out", max_rejects=1.0, progress=listener, engine="inline")
+    here.fail()
+    assert {one["item"]: one["reason"] for one in read_jsonl(tmp_path / "out" / "rejects.jsonl")} == {
+        "02.png": "'02.png' has changed since the build was planned",
+        "04.png": "'04.png' existed when the build was planned",
+        "06.png": "expected '06.png' in the store, which refuses to send it",
+    }
+    assert values_of(tmp_path / "out", "source") == [
+        name for name in names if name not in ("02.png", "04.png", "06.png")
+    ]
+    grown = packer.build(
+        url, tmp_path / "out", update=True, changed="replace", retry_rejects=True, max_rejects=1.0, **QUIET
+    )
+    assert grown.growth is not None
+    assert sorted(values_of(tmp_path / "out", "source")) == [name for name in names if name != "04.png"]
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_an_archive_that_changes_gives_rejects(here: StoreServer, tmp_path: Path, kind: str) -> None:
+    for name in "ab":
+        path = tmp_path / "in" / f"{name}.{kind}"
+        path.parent.mkdir(exist_ok=True)
+        write_tar(path, samples(0, 20)) if kind == "tar" else write_parquet(path, 20)
+    url = upload(here, tmp_path / "in", kind)
+    listener = change_when_packing(partial(Store(url).put, f"b.{kind}", b"x" * 9000))
+    packer.build(url, tmp_path / "out", max_rejects=1.0, progress=listener, engine="inline")
+    rejects = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert {one["reason"] for one in rejects} == {f"'b.{kind}' has changed since the build was planned"}
+    assert len(rejects) == len(read_samples(tmp_path / "out")) == 20
+
+
+def test_a_store_that_fails_ends_the_build_which_resumes(here: StoreServer, tmp_path: Path, temporary: Path) -> None:
+    root = write_images(tmp_path / "in", [f"{number:03d}.png" for number in range(90)])
+    url = upload(here, root, "fails")
+    here.fail({"match": "GET .*fails/07..png", "kind": "expired", "times": 999})
+    options: dict[str, Any] = {"size": 16, **SMALL}
+    with pytest.raises(BuildError, match="ExpiredToken"):
+        packer.build(url, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    here.fail(
+        {"match": "GET .*fails/080.png", "kind": "503", "times": 2},
+        {"match": "GET .*fails/07", "kind": "cut", "times": 2},
+    )
+    packer.build(url, tmp_path / "out", **options)
+    packer.build(root, tmp_path / "local", **options)
+    assert packed(tmp_path / "out") == packed(tmp_path / "local")
+    assert not list(temporary.glob("packer-scratch-*/*.png"))
+
+
+def test_a_killed_build_resumes_and_leaves_no_temporary_files(
+    here: StoreServer, tmp_path: Path, temporary: Path
+) -> None:
+    root = write_source(tmp_path / "in")
+    url = upload(here, root, "killed")
+    out, words = tmp_path / "out", ("--size", 32, "--every", 6, "--workers", 2)
+    command = arguments("build", url, out, *words)
+    env = {**here.env, "TMPDIR": str(temporary)}
+    here.fail({"match": "GET .*/050", "kind": "hang", "times": 1})
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
+        while here.left() == [1]:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert list(temporary.glob("packer-scratch-*"))
+    here.fail()
+    run_packer("build", url, out, *words, env=env)
+    run_packer("build", root, tmp_path / "local", *words)
+    assert packed(out) == packed(tmp_path / "local")
+    assert not list(temporary.glob("packer-scratch-*"))
+
+
+def test_impossible_names_are_counted(here: StoreServer, tmp_path: Path) -> None:
+    url = upload(here, write_images(tmp_path / "in", ["a.png"]), "names")
+    for name in ("names/a.png/d.png", f"names/{'e' * 300}.png"):
+        here.put(name, encoded(0))
+    here.put("names/folder/", b"")
+    here.put("names/folder/f.png", encoded(1))
+    made = packer.build(url, tmp_path / "out", **QUIET)
+    assert values_of(tmp_path / "out", "source") == ["a.png", "folder/f.png"]
+    assert made.counts.ignored_files == 2
+    assert [note for note in made.notes if "2 objects" in note]
+
+
+def test_what_cannot_be_packed_is_refused_at_once(here: StoreServer, tmp_path: Path) -> None:
+    url = upload(here, write_images(tmp_path / "in", ["a.png"]), "refused")
+    out = tmp_path / "out"
+    with raises(UsageError, place=here.url("nothing"), found="none"):
+        packer.build(here.url("nothing"), out, **QUIET)
+    with pytest.raises(StoreError, match="the bucket does not exist"):
+        packer.build("s3://no-bucket/raw", out, **QUIET)
+    with raises(UsageError, option="out", found=f"{url}/out"):
+        packer.build(url, f"{url}/out", **QUIET)
+    with raises(UsageError, option="source", found="'hf://datasets/me/raw'"):
+        packer.build("hf://datasets/me/raw", out, **QUIET)
+    with raises(UsageError, option="root"):
+        packer.build(tmp_path / "in", out, root=[url], **QUIET)
+    packer.build(tmp_path / "in", here.url("refused-packed"), **QUIET)
+    with raises(UsageError, place=here.url("refused-packed"), found="a packed dataset"):
+        packer.build(here.url("refused-packed"), out, **QUIET)
+    assert not out.exists()
