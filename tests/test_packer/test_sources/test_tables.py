@@ -592,7 +592,7 @@ def test_a_url_is_no_path(tmp_path: Path) -> None:
     for options in ({"boxes": "s3://b/x.csv", "preset": "faces"}, {"classes_from": "s3://b"}):
         with pytest.raises(UsageError, match="found the URL 's3://b"):
             build(tmp_path / "t.csv", tmp_path / "no", **options, **QUIET)
-    packer.build(tmp_path, tmp_path / "out", **QUIET)
+    packer.build([{"path": str(tmp_path / "a.png")}], tmp_path / "out", root=[tmp_path], **QUIET)
     with pytest.raises(UsageError, match="found the URL"):
         packer.add(tmp_path / "out", "s3://b/t.csv", progress=False)
 
