@@ -22,6 +22,8 @@ from packer.cli.line import COMMANDS, _parser
 REPOSITORY = Path(__file__).parents[1]
 SOURCE = REPOSITORY / "build" / "docs"
 PACKAGES = ("packer", "readers", "readers.augment", "readers.lightning", "shardspec")
+INHERITING = ("Loader", "PackedDataset")
+"""Classes whose entry has the members of their private bases, which other classes share."""
 
 LINK = re.compile(r"\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 
@@ -121,7 +123,8 @@ def make_package_page(package: str) -> str:
     for name in sorted(public_names(root), key=lambda name: (name[0].isupper(), name)):
         if not root[name].has_docstring:
             raise SystemExit(f"{package}.{name} is public and has no docstring")
-        lines += [f"::: {package}.{name}", ""]
+        inherited = ["    options:", "      inherited_members: true"] if name in INHERITING else []
+        lines += [f"::: {package}.{name}", *inherited, ""]
     return "\n".join(lines)
 
 

@@ -61,33 +61,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def rows_where(dataset: SmallFields, condition: Condition, fields: Sequence[str] | None = None) -> IntArray:
-    """Return the rows for which a condition on small fields holds, ascending. Images are not read.
-
-    Parameters
-    ----------
-    condition : str or callable
-        An expression of comparisons (``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``), ``and``,
-        ``or``, ``not`` and parentheses, of names of fields with numbers or text, and of constants. ``label`` is
-        compared with names of classes.
-
-        A row without a value of a field matches neither a comparison of that field nor its negation: neither ``age >
-        30`` nor ``not (age > 30)``. ``age is missing`` and ``age is not missing`` select by missing values. ``a or b``
-        holds if one of them holds, even if the other one compares a missing value.
-
-        A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts come
-        as an array of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole columns;
-        other fields of varying shape are lists. An array with missing values is a `numpy.ma.MaskedArray`. Rows that are
-        masked in the result are not selected.
-    fields : sequence of str, optional
-        Fields to pass to a callable. Scalar fields come from the dataset's index; any other field is read from the
-        shards, from the first row to the last.
-
-    Raises
-    ------
-    UsageError
-        If the expression contains anything else, or an invalid comparison; or if the callable does not return booleans,
-        (N,).
-    """
+    """Return the rows for which a condition holds, ascending (`readers.dataset.parts.WithParts.where`)."""
     if isinstance(condition, str):
         if fields is not None:
             raise UsageError(

@@ -80,16 +80,16 @@ def build(
         object with ``list_items``. Folders, tables and archives may be URLs of a store, whose settings come from the
         environment.
     out : path or str
-        Output folder, or the URL of a place in an object store (`shardspec.stores.Store`); must be new, empty, or hold
-        an unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
+        Output folder, or a URL in an object store, such as ``s3://bucket/faces``; must be new, empty, or hold an
+        unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
     recipe : Recipe, optional
-        Replaces the recipe's options as keyword arguments.
+        A recipe, instead of its attributes as keyword arguments.
     storage_options : mapping, optional
         Credentials, region and endpoint for `out`; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
-        Attributes of `Recipe` and of `BuildOptions`. In ``steps``, a Python function may take the place of a name.
+        Attributes of `Recipe` and of `BuildOptions`, such as ``preset="faces"``. `steps` may contain Python functions.
 
     Returns
     -------

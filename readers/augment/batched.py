@@ -172,7 +172,7 @@ class BatchFlip(BatchModule):
     p : float, in [0, 1]
         Probability of each row to be mirrored.
     masks : sequence of str or None
-        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
+        Masks, (B, H, W) or (B, C, H, W); None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
     """
 
     keeps_range = True
@@ -212,7 +212,7 @@ class BatchCrop(BatchModule):
     scale : tuple of float, in (0, 1], or None
         Smallest and largest side of the square as a share of the image's shorter side.
     masks : sequence of str or None
-        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
+        Masks, (B, H, W) or (B, C, H, W); None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
     """
 
     keeps_range = True

@@ -42,7 +42,7 @@ class CropJitter(Transform[_CropWindow]):
         Probability of a random square. Otherwise, if `size` is given, the largest square in the middle is resized to
         it, so that all results have one size.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
     """
 
     def __init__(

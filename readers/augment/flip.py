@@ -41,7 +41,7 @@ class HorizontalFlip(_Flip):
     p : float, in [0, 1]
         Probability of mirroring.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class VerticalFlip(_Flip):
     p : float, in [0, 1]
         Probability of mirroring.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------

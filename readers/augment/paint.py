@@ -80,7 +80,8 @@ class DropRegion(Painting[str]):
     regions : sequence of str
         Regions to draw from: ``"eyes"`` (both), ``"left_eye"``, ``"right_eye"``, ``"nose"``, ``"mouth"``.
     p, fill, fill_mask, masks
-        As for `Painting`.
+        Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
     """
 
     def __init__(
@@ -126,7 +127,8 @@ class LandmarkCutout(Painting[_Hole]):
     side : tuple of float, in (0, 1]
         Smallest and largest side of the square, as a share of the image's shorter side.
     p, fill, fill_mask, masks
-        As for `Painting`.
+        Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
     """
 
     def __init__(

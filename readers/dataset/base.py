@@ -188,7 +188,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         Parameters
         ----------
         decode : dict of str to DecodePlan, or None
-            All plans (`readers.PackedDataset`), which replace those of this dataset; None or ``{}`` for none.
+            All plans (`readers.open_dataset`), which replace those of this dataset; None or ``{}`` for none.
 
         Raises
         ------
@@ -311,7 +311,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         weights: npt.ArrayLike | None = None,
         draws: int | None = None,
     ) -> OrderSampler:
-        """Return a sampler for a DataLoader over this dataset (`readers.order.sampler.OrderSampler`).
+        """Return a sampler for torch's DataLoader over this dataset.
+
+        It has the methods `set_epoch`, `state_dict` and `load_state_dict` of `readers.Loader`.
 
         Parameters
         ----------

@@ -37,45 +37,7 @@ class PackedDataset(DivisibleDataset):
     the manifest and the sizes of the shards. Shards are opened when they are first read, and hold no file descriptors.
     A dataset may be used from several threads and after a fork, and be pickled: open handles are not pickled.
 
-    Parameters
-    ----------
-    path : path-like or str
-        Folder of the dataset; or its URL in a store or on a web server (`shardspec.stores.Store`).
-    fields : sequence of str, optional
-        Fields to read, in this order; all by default. Other fields are not read from the disk.
-    transform : callable, optional
-        Called with every sample (`readers.transforms`). A transform with an attribute ``seeded = True`` gets a
-        generator that is a function of seed, epoch and row.
-    verify : {"size", "digest", "off"} or bool
-        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: also check their
-        SHA-256, and that of the index files, once per process, before each is first opened. True is ``"digest"``, False
-        is ``"off"``.
-    checksums : bool
-        Whether the format's own checksums, if any, are checked at every read.
-    decode : dict of str to DecodePlan, optional
-        For image fields: a crop or size to decode to (`readers.decode.crops`), or the JPEG decoder's faster modes
-        (`readers.Whole`). A crop or size for ``image`` also applies to its masks, by the nearest pixels; ``landmarks``
-        and other geometry of the stored image cannot be read then.
-    cache : path-like, optional
-        Folder to which the files of a remote dataset are downloaded; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
-        All processes of a machine share one download. Only files below ``facepack`` in this folder are ever deleted.
-    cache_size : int or str, optional
-        Bytes that the cache may hold, such as ``"500GB"``; by default ``$FACEPACK_CACHE_SIZE``, or 90 % of the free disk.
-        If datasets that are open together give several sizes, the largest counts.
-    storage_options : mapping, optional
-        Credentials, region and endpoint of the store, by the names of obstore; by default from the environment. They are
-        never pickled or shown.
-
-    Raises
-    ------
-    NotADatasetError, ManifestError, VersionError
-        If there is no dataset, or it cannot be read.
-    ShardMissingError, ShardCorruptError
-        If a file is missing or differs.
-    StoreError
-        If a remote dataset cannot be read.
-    UsageError
-        If an argument is invalid, `cache_size` does not hold two of the largest shards, or a plan of `decode` would misalign a field (`readers.decode.decoding.check_alignment`).
+    `open_dataset` makes it, and describes the parameters and errors.
     """
 
     format: ClassVar[str | None] = None
@@ -295,7 +257,54 @@ def open_dataset(
     cache_size: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PackedDataset:
-    """Open a packed dataset of any format. The parameters are those of `PackedDataset`."""
+    """Open a packed dataset of any format.
+
+    Parameters
+    ----------
+    path : path-like or str
+        Folder of the dataset; or its URL in a store or on a web server, such as ``s3://bucket/faces``.
+    fields : sequence of str, optional
+        Fields to read, in this order; all by default. Other fields are not read from the disk.
+    transform : callable, optional
+        Called with every sample, a dict; returns the changed sample. A transform with an attribute ``seeded = True``,
+        like those of `readers.augment`, also gets a generator that is a function of seed, epoch and row.
+    verify : {"size", "digest", "off"} or bool
+        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: also check their
+        SHA-256, and that of the index files, once per process, before each is first opened. True is ``"digest"``, False
+        is ``"off"``.
+    checksums : bool
+        Whether the format's own checksums, if any, are checked at every read.
+    decode : dict of str to DecodePlan, optional
+        For image fields: a crop or size to decode to (`RandomResizedCrop`, `CenterCrop`, `Resize`), the JPEG decoder's
+        faster modes (`Whole`), or no decoding (`Encoded`). A crop or size for ``image`` also applies to its masks, by
+        the nearest pixels; ``landmarks`` and other geometry of the stored image cannot be read then.
+    cache : path-like, optional
+        Folder to which the files of a remote dataset are downloaded; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
+        All processes of a machine share one download. Only files below ``facepack`` in this folder are ever deleted.
+    cache_size : int or str, optional
+        Bytes that the cache may hold, such as ``"500GB"``; by default ``$FACEPACK_CACHE_SIZE``, or 90 % of the free disk.
+        If datasets that are open together give several sizes, the largest counts.
+    storage_options : mapping, optional
+        Credentials, region and endpoint of the store, by the names of obstore; by default from the environment. They
+        are never pickled or shown.
+
+    Returns
+    -------
+    PackedDataset
+        Of the class for the format, such as `LMDBDataset`.
+
+    Raises
+    ------
+    NotADatasetError, ManifestError, VersionError
+        If there is no dataset, or it cannot be read.
+    ShardMissingError, ShardCorruptError
+        If a file is missing or differs.
+    StoreError
+        If a remote dataset cannot be read.
+    UsageError
+        If an argument is invalid, `cache_size` does not hold two of the largest shards, or a plan of
+        `decode` would move the pixels under a field with coordinates.
+    """
     dataset = PackedDataset(path, fields, transform, verify, checksums, decode, cache, cache_size, storage_options)
     # The class of a format adds only its name. Choosing it first would mean reading the manifest twice.
     dataset.__class__ = _CLASSES.get(dataset.manifest.format, PackedDataset)

@@ -30,34 +30,7 @@ def split_rows(
     by: str | Sequence[str] | None = None,
     stratify: str | None = None,
 ) -> list[IntArray]:
-    """Split a dataset at random into disjoint parts; a function of the seed.
-
-    With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
-    ``label`` if there are enough. The same seed gives the same parts as ``packer split``
-    (`shardspec.splits.assignment.assign_rows`).
-
-    Parameters
-    ----------
-    fractions : sequence of float
-        Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
-    seed : int, 0 to 2**64 - 1
-    by : str or sequence of str, optional
-        A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together. With several
-        fields, samples that share a value of any field stay together, directly or through other samples.
-    stratify : str, optional
-        A field, such as ``"label"``, whose values are spread evenly over the parts, as closely as whole groups allow.
-
-    Returns
-    -------
-    list of int64 array
-        The rows of each part, ascending.
-
-    Raises
-    ------
-    UsageError
-        If the fractions are invalid, or leave a part empty; if samples have no value of `by`; or if a value of
-        `stratify` is in fewer groups than there are parts.
-    """
+    """Return the rows of each part, ascending (`WithParts.split`)."""
     if not isinstance(fractions, Iterable) or isinstance(fractions, Mapping | str):
         raise UsageError(option="fractions", expected="a list of numbers such as [0.9, 0.1]", found=shorten(fractions))
     seed = check_seed(seed)
@@ -95,21 +68,7 @@ def fold_rows(
     stratify: str | None = None,
     seed: int = 0,
 ) -> IntArray:
-    """Return the fold of each row, 0 to k - 1; a function of the seed.
-
-    Parameters
-    ----------
-    k : int
-        Number of folds, 2 to 100.
-    by, stratify, seed
-        As for `split_rows`.
-
-    Raises
-    ------
-    UsageError
-        If `k` is invalid; if there are fewer groups, or fewer groups with a value of `stratify`, than folds; or if
-        samples have no value of `by`.
-    """
+    """Return the fold of each row, 0 to k - 1 (`WithParts.folds`)."""
     return _assign(dataset, fold_ratios(k), check_seed(seed), _joined_groups(dataset, by)[0], stratify)
 
 
@@ -181,9 +140,32 @@ class WithParts(SampleDataset, Generic[Part]):
         raise NotImplementedError
 
     def where(self, condition: Condition, fields: Sequence[str] | None = None) -> Part:
-        """Return the rows that meet a condition: ``"label == 'fake' and score > 0.9"``, or a callable on some fields.
+        """Return the samples that meet a condition on small fields, in their order. Images are not read.
 
-        The parameters are those of `readers.conditions.rows_where`.
+        Parameters
+        ----------
+        condition : str or callable
+            An expression such as ``"label == 'fake' and score > 0.9"``: comparisons (``==``, ``!=``, ``<``, ``<=``,
+            ``>``, ``>=``, ``in``, ``not in``), ``and``, ``or``, ``not`` and parentheses, of names of fields with
+            numbers or text, and of constants. ``label`` is compared with names of classes.
+
+            A sample without a value of a field matches neither a comparison of that field nor its negation: neither
+            ``age > 30`` nor ``not (age > 30)``. ``age is missing`` and ``age is not missing`` select by missing values.
+            ``a or b`` holds if one of them holds, even if the other one compares a missing value.
+
+            A callable is called once with the whole column of each field, in order, and returns booleans, (N,). Texts
+            come as an array of numpy's ``StringDType``, so that ``split == "train"`` and `numpy.strings` work on whole
+            columns; other fields of varying shape are lists. An array with missing values is a `numpy.ma.MaskedArray`.
+            Rows that are masked in the result are not selected.
+        fields : sequence of str, optional
+            Fields to pass to a callable. Scalar fields come from the dataset's index; any other field is read from the
+            shards, from the first row to the last.
+
+        Raises
+        ------
+        UsageError
+            If the expression contains anything else, or an invalid comparison; or if the callable does not return
+            booleans, (N,).
         """
         return self.subset(rows_where(self, condition, fields))
 
@@ -194,9 +176,30 @@ class WithParts(SampleDataset, Generic[Part]):
         by: str | Sequence[str] | None = None,
         stratify: str | None = None,
     ) -> tuple[Part, ...]:
-        """Return disjoint random parts. Equal values of `by` stay together, and those of `stratify` are spread evenly.
+        """Return disjoint random parts, such as one for training and one for validation.
 
-        The parameters are those of `readers.dataset.parts.split_rows`.
+        With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
+        ``label`` if there are enough. The same seed gives the same parts as ``packer split``
+        (`shardspec.splits.assignment.assign_rows`).
+
+        Parameters
+        ----------
+        fractions : sequence of float
+            Each part's share of the samples: above 0, with a sum of at most 1. A sum of 1 leaves nothing out.
+        seed : int, 0 to 2**64 - 1
+            Seed of the draw.
+        by : str or sequence of str, optional
+            A field whose equal values stay in one part: ``"source"`` keeps the frames of a video together. With several
+            fields, samples that share a value of any field stay together, directly or through other samples.
+        stratify : str, optional
+            A field, such as ``"label"``, whose values are spread evenly over the parts, as closely as whole groups
+            allow.
+
+        Raises
+        ------
+        UsageError
+            If the fractions are invalid, or leave a part empty; if samples have no value of `by`; or if a value of
+            `stratify` is in fewer groups than there are parts.
         """
         return tuple(self.subset(rows) for rows in split_rows(self, fractions, seed, by, stratify))
 
@@ -205,8 +208,20 @@ class WithParts(SampleDataset, Generic[Part]):
     ) -> list[tuple[Part, Part]]:
         """Return, for each of k folds, the samples of the other folds for training, and its own for validation.
 
-        Every sample is in one fold. The same seed gives the folds of ``packer split --folds``. The parameters are those
-        of `readers.dataset.parts.fold_rows`.
+        Every sample is in one fold. The same seed gives the folds of ``packer split --folds``.
+
+        Parameters
+        ----------
+        k : int
+            Number of folds, 2 to 100.
+        by, stratify, seed
+            As for `split`.
+
+        Raises
+        ------
+        UsageError
+            If `k` is invalid; if there are fewer groups, or fewer groups with a value of `stratify`, than folds; or if
+            samples have no value of `by`.
         """
         fold_of = fold_rows(self, k, by, stratify, seed)
         return [

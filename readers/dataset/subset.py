@@ -36,7 +36,7 @@ class DivisibleDataset(WithParts["Subset"]):
         collate: ClipCollate = "list",
         transform: AnyTransform | None = None,
     ) -> ClipDataset:
-        """Return clips of samples of a video, or of a track in it (`readers.dataset.clips.ClipDataset`)."""
+        """Return clips of samples of a video, or of a track in it. `ClipDataset` describes the parameters."""
         return ClipDataset(self, length, stride, dilation, start, by, once, max_step, collate, transform)
 
     def subset(self, rows: npt.ArrayLike) -> "Subset":

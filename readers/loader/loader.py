@@ -80,10 +80,10 @@ class Loader(Resumable):
     Parameters
     ----------
     dataset : SampleDataset
-        From `readers.open_dataset`; or a subset, clips, a mixture.
+        Dataset of `readers.open_dataset`, or a part, clips or a mixture of such datasets.
     batch_size : int
-        Samples of a batch, per rank. Leave it out for an order of batches; the attribute is then the size of the
-        largest batch.
+        Samples per batch and rank. Leave it out if `order` or `batch_sampler` makes the batches; the attribute
+        ``batch_size`` is then the size of the largest one.
     shuffle : {"auto", "full", "blocks", False}
         ``"blocks"`` reads `window` blocks of neighbouring samples at a time and mixes them: for data larger than memory
         and for network file systems. ``"auto"`` chooses it for such data if the dataset has blocks, and ``"full"``
@@ -127,12 +127,13 @@ class Loader(Resumable):
         others (None for no transform). Fields get an axis of views after the batch's: ``image`` is (B, V, 3, H, W).
         Numbers and text come once, from the first view.
     rank, world_size : int, optional
-        By default those of ``torch.distributed`` if it is initialised, otherwise 0 of 1.
+        Number of this process, and the number of processes that share an epoch; by default those of
+        ``torch.distributed`` if it is initialised, otherwise 0 and 1.
     sample_transform : callable, optional
-        A further sample transform (`readers.transforms`), run in the threads after those of the dataset.
+        A further transform of samples, run in the threads after that of the dataset (`readers.open_dataset`).
     batch_transform : callable, optional
-        Transform of whole batches, run on the device (`readers.loader.device`). On the CPU the modules of
-        `readers.augment` run in the threads, and any other in the training loop's thread.
+        Called with every batch, on `device`. On the CPU, the modules of `readers.augment` run in the Loader's threads,
+        and any other function in the thread of the training loop.
     device : torch.device or str, optional
         The device that batches are moved to.
     pin_memory : bool, optional
@@ -316,9 +317,9 @@ class Loader(Resumable):
     # Hugging Face's Trainer resumes.
 
     num_workers: ClassVar[int] = 0
-    """Worker processes."""
+    """Number of worker processes. A Loader has none; trainers read this attribute."""
     prefetch_factor: ClassVar[None] = None
-    """None, since there are no worker processes; without this attribute accelerate would take 2."""
+    """None, because there are no worker processes. Without this attribute, accelerate would use 2."""
 
     @property
     def sampler(self) -> "LoaderSampler":

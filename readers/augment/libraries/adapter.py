@@ -43,7 +43,7 @@ class Adapter(ABC):
     chain : iterable
         Transforms of the pipeline, named in messages.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Notes
     -----

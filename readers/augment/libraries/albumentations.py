@@ -90,7 +90,7 @@ class Albumentations(Adapter):
     transforms : sequence of albumentations transforms, or albumentations.Compose
         A ``Compose`` contributes its transforms and its `p`; it must not have keypoint or box parameters.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------

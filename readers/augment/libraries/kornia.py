@@ -33,7 +33,7 @@ class Kornia(Adapter):
     Parameters
     ----------
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class RandomErasing(PixelTransform[_Box | None]):
     fill_mask : int or None
         Value of the rectangle in masks; None leaves masks unchanged.
     masks : sequence of str or None
-        Fields that count as masks; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that count as masks; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------

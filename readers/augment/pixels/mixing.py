@@ -155,7 +155,7 @@ class BatchCutMix(_BatchMix):
     num_classes, alpha, p
         As for `BatchMixUp`.
     masks : sequence of str or None
-        Masks, (B, H, W) or (B, C, H, W); None finds them by name and size (`readers.augment.base.Transform`).
+        Masks, (B, H, W) or (B, C, H, W); None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------

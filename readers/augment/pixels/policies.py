@@ -157,7 +157,7 @@ class RandAugment(_Policy):
     fill_mask : int
         As `fill`, for masks.
     masks : sequence of str or None
-        Fields that move with the image; None finds them by name and size (`readers.augment.base.Transform`).
+        Fields that move with the image; None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size.
 
     Raises
     ------
