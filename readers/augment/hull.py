@@ -31,7 +31,8 @@ class BlackoutHull(Painting[str]):
         Halves to draw from: ``"left"``, ``"right"``, ``"top"``, ``"bottom"`` as the viewer sees them.
     p, fill, fill_mask, masks
         Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
-        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's
+        size).
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class KeepHull(Painting[None]):
     ----------
     p, fill, fill_mask, masks
         Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
-        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's
+        size).
     """
 
     def __init__(

@@ -81,7 +81,8 @@ class DropRegion(Painting[str]):
         Regions to draw from: ``"eyes"`` (both), ``"left_eye"``, ``"right_eye"``, ``"nose"``, ``"mouth"``.
     p, fill, fill_mask, masks
         Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
-        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's
+        size).
     """
 
     def __init__(
@@ -128,7 +129,8 @@ class LandmarkCutout(Painting[_Hole]):
         Smallest and largest side of the square, as a share of the image's shorter side.
     p, fill, fill_mask, masks
         Probability of painting; colour of painted pixels, 0 to 255, in the image and in masks (None leaves masks
-        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's size).
+        unchanged); fields that count as masks (None: those named ``mask``, ``*_mask`` or ``*_image``, of the image's
+        size).
     """
 
     def __init__(

@@ -261,7 +261,7 @@ def open_dataset(
 
     Parameters
     ----------
-    path : path-like or str
+    path : path or str
         Folder of the dataset; or its URL in a store or on a web server, such as ``s3://bucket/faces``.
     fields : sequence of str, optional
         Fields to read, in this order; all by default. Other fields are not read from the disk.
@@ -278,7 +278,7 @@ def open_dataset(
         For image fields: a crop or size to decode to (`RandomResizedCrop`, `CenterCrop`, `Resize`), the JPEG decoder's
         faster modes (`Whole`), or no decoding (`Encoded`). A crop or size for ``image`` also applies to its masks, by
         the nearest pixels; ``landmarks`` and other geometry of the stored image cannot be read then.
-    cache : path-like, optional
+    cache : path, optional
         Folder to which the files of a remote dataset are downloaded; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
         All processes of a machine share one download. Only files below ``facepack`` in this folder are ever deleted.
     cache_size : int or str, optional

@@ -179,8 +179,7 @@ class WithParts(SampleDataset, Generic[Part]):
         """Return disjoint random parts, such as one for training and one for validation.
 
         With `by`, the fractions are met as closely as whole groups allow, and each part gets a group of every class of
-        ``label`` if there are enough. The same seed gives the same parts as ``packer split``
-        (`shardspec.splits.assignment.assign_rows`).
+        ``label`` if there are enough. The same seed gives the same parts as ``packer split``.
 
         Parameters
         ----------

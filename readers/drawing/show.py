@@ -82,7 +82,7 @@ def show(
         A batch of a `Loader` or a DataLoader; one sample or several, such as ``[ds[5], ds[5]]``; or a dataset, of which
         the first samples are drawn. Images are (H, W, 3) or (3, H, W), uint8 or floating-point, on any device. Floats
         range from 0 to 1 or from 0 to 255, or are normalised.
-    path : path-like, optional
+    path : path, optional
         File to write, in the format of its suffix.
     count : int
         Largest number of samples to draw.

@@ -95,7 +95,7 @@ class Albumentations(Adapter):
     Raises
     ------
     MissingDependencyError
-        As for `load_albumentations`.
+        If Albumentations is missing or not one of 2.0.0 to 2.0.8, or AlbumentationsX is installed instead.
     UsageError
         When created: if `transforms` are not transforms of Albumentations, or one needs more than image and points, for
         example boxes. When called: if a transform changes the number of points, or the pipeline is not affine and the
