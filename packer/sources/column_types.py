@@ -240,7 +240,7 @@ class Column:
             return None
         row, label = limits.beyond["class"]
         return (
-            f"{self._place} has labels below {NO_CLASS} (no class), such as {label} ({self._where(row)}), "
+            f"{self._place} has labels below {NO_CLASS} (no class), such as {int(label)} ({self._where(row)}), "
             "which classification losses refuse: number classes from 0 on; if the values are not classes, rename the "
             "column and do not use it for --label-from"
         )

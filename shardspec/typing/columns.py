@@ -28,7 +28,7 @@ _OF_PYTHON: Mapping[type, FieldType] = {
 
 
 class NumberLimits:
-    """Records the first number of a column that exceeds each of some limits, with its row.
+    """Records the first value of a column that exceeds each of some limits, with its row.
 
     The limits are ``int64``, ``float64`` (for integers), ``finite`` (for floats) and ``class`` (the smallest label).
     """
@@ -63,7 +63,7 @@ class NumberLimits:
         for limit, (low, high) in self._OF_KIND[type(least)].items():
             if limit not in self.beyond and (least < low or most > high):
                 at = next(at for at, number in enumerate(numbers) if not low <= number <= high)
-                self.beyond[limit] = first + _index(values, given[at]), numbers[at]
+                self.beyond[limit] = first + _index(values, given[at]), given[at]
 
     def check(self, kind: type, place: str, where: Where, *, remedy: str = "", finite: bool = False) -> None:
         """Check that a column of 64-bit integers or floats can hold all numbers.

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.archives import rec_header, write_lmdb, write_rec
 from support.command import environment
@@ -164,6 +164,7 @@ def read(rows: list[dict[str, Any]], label_from: str, types: dict[str, str], cel
     st.sampled_from(["auto", "none", "a"]),
     st.sampled_from([{}, {"a": "text"}, {"a": "int"}, {"a": "float"}]),
 )
+@example(([{"a": "9" * 310}, {"a": "1.5"}], True), "none", {})
 def test_columns_read_in_passes_are_those_read_at_once(
     table: tuple[list[dict[str, Any]], bool], label_from: str, types: dict[str, str]
 ) -> None:
