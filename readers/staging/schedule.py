@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -70,6 +71,11 @@ class Plan:
         while self._uses and self._uses[0][1] < self.position:
             self._uses.popleft()
 
+    def first(self) -> Iterator[StagedFile]:
+        """Yield the files of batch 0, until it has been read."""
+        uses = takewhile(lambda use: use[0] == 0, self._uses if self.position == 0 else ())
+        return (file for _, _, file in uses)
+
     def drop(self, file: StagedFile) -> None:
         """Forget all uses of a file."""
         self._uses = deque(use for use in self._uses if use[2] is not file)
@@ -91,9 +97,11 @@ class Fetch(NamedTuple):
 class CacheSchedule:
     """The files in a cache, the clients that wait for some, and their plans.
 
-    A file that a client waits for comes before files that are only planned, and a near use before a far one. The file
-    that is deleted is the one whose next use is farthest away, which is the best choice for a known order (Belady 1966,
-    doi:10.1147/sj.52.0078). A file in use is never deleted; clients are asked to release files that they no longer need.
+    A file that a client waits for comes before files that are only planned, and a near use before a far one. While files
+    of the first batch of a plan are downloaded, no download for later batches begins, so that they have the whole link.
+    The file that is deleted is the one whose next use is farthest away, which is the best choice for a known order (Belady
+    1966, doi:10.1147/sj.52.0078). A file in use is never deleted; clients are asked to release files that they no longer
+    need.
 
     Parameters
     ----------
@@ -115,10 +123,8 @@ class CacheSchedule:
         self.requests: list[Request] = []
         self.plans: dict[tuple[int, int], Plan] = {}
         self.releases: list[tuple[int, FileKey]] = []
-        self.served: set[int] = set()  # clients that got a file
         self._count = 0
         self._absent: set[StagedFile] = set()
-        self._fetching = 0
 
     def add(self, key: FileKey, size: int, present: bool) -> None:
         """Add a file of a dataset that was opened."""
@@ -139,7 +145,6 @@ class CacheSchedule:
         for request in found:
             self.requests.remove(request)
             self._count += 1
-            self.served.add(request.client)
             for file in request.files:
                 file.used = self._count
                 if request.pin:
@@ -161,7 +166,6 @@ class CacheSchedule:
         """Remove everything of a client that has ended."""
         self.requests = [request for request in self.requests if request.client != client]
         self.plans = {key: plan for key, plan in self.plans.items() if key[0] != client}
-        self.served.discard(client)
         for file in self.files.values():
             file.pins.pop(client, None)
             file.asked.pop(client, None)
@@ -173,14 +177,13 @@ class CacheSchedule:
         """
         if not self._absent:
             return None
+        first = {file for plan in self.plans.values() for file in plan.first()}
+        allowed = self._absent & first if any(file.state == "fetching" for file in first) else self._absent
         for request in self.requests:
             for file in request.files:
-                if file.state == "absent":
+                if file in allowed:
                     return self._fetch(file, -1.0, now)
-        clients = {request.client for request in self.requests} | {client for client, _ in self.plans}
-        if clients - self.served and self._fetching:  # the first file of a client gets the whole link
-            return None
-        nearest = [next((use for use in plan if use[1].state == "absent"), None) for plan in self.plans.values()]
+        nearest = [next((use for use in plan if use[1] in allowed), None) for plan in self.plans.values()]
         distance, planned = min((use for use in nearest if use is not None), key=itemgetter(0), default=(0, None))
         return None if planned is None else self._fetch(planned, distance, now)
 
@@ -214,7 +217,6 @@ class CacheSchedule:
             self.lose(other)
         file.state = "fetching"
         self._absent.discard(file)
-        self._fetching += 1
         self.held += file.bytes
         return Fetch(file, evicted)
 
@@ -240,7 +242,6 @@ class CacheSchedule:
         """Record the end of a download."""
         file.state = "present" if present else "absent"
         self.held -= 0 if present else file.bytes
-        self._fetching -= 1
         self._absent |= set() if present else {file}
         self._count += 1
         file.used = self._count

@@ -45,17 +45,18 @@ def test_waiting_clients_come_first_then_near_uses() -> None:
     assert [fetch(schedule) for _ in range(4)] == [key(1)[1], key(3)[1], key(2)[1], None]
 
 
-def test_nothing_else_is_downloaded_until_a_new_client_has_its_first_file() -> None:
-    schedule = schedule_of(3, 100)
-    plan(schedule, [(0, 0), (1, 1)])
-    schedule.request(0, 0, [key(0)], pin=True)
-    first = schedule.next(0.0)
-    assert isinstance(first, Fetch)
-    assert first.file.key == key(0)
-    assert schedule.next(0.0) is None
-    schedule.finish(first.file, present=True)
-    schedule.ready()
-    assert fetch(schedule) == key(1)[1]
+def test_a_first_batch_has_the_whole_link() -> None:
+    schedule = schedule_of(4, 100)
+    made = plan(schedule, [(0, 0), (0, 1), (1, 2), (2, 3)])
+    schedule.request(0, 1, [key(2)], pin=True)  # of another thread, for the next batch
+    schedule.request(0, 0, [key(1)], pin=True)
+    begun = [schedule.next(0.0) for _ in range(4)]
+    assert [found and found.file.key for found in begun] == [key(2), key(1), key(0), None]
+    assert begun[1] is not None
+    schedule.finish(begun[1].file, present=True)
+    assert schedule.next(0.0) is None  # the first batch still needs shard 0
+    made.move(1)
+    assert fetch(schedule) == key(3)[1]
 
 
 def test_the_file_with_the_farthest_next_use_goes() -> None:
