@@ -1,5 +1,6 @@
 """Result of a build: the dataset, the counts of its items, and notes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,7 @@ from packer.recipe.options import BuildOptions
 from packer.vision.decode.jpeg_header import LEAST_AREA
 from shardspec.entries import Counts, total
 from shardspec.errors import TooManyRejectsError
-from shardspec.layout import REJECTS_NAME
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +150,10 @@ def check_rejects(result: BuildResult, options: BuildOptions) -> None:
     share = counts.rejected_items / max(1, counts.items)
     if share > options.max_rejects:
         raise TooManyRejectsError(
-            f"{result.path}: packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were "
-            f"rejected, more than {options.max_rejects:.1%}: see {result.path}/{REJECTS_NAME}, or raise --max-rejects",
+            f"packed, but {counts.rejected_items} of {counted(counts.items, 'item')} ({share:.1%}) were rejected, more "
+            f"than {options.max_rejects:.1%}; the dataset holds the others",
+            place=result.path,
+            hint=f"see why by `{program()} rejects {result.path}`; to accept them, repeat with `max_rejects` "
+            f"{math.ceil(share * 100)}%",
             result=result,
         )

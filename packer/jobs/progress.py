@@ -148,9 +148,13 @@ class Terminal:
         if self._is_terminal:
             with self._writing():
                 self._move_bar(progress)
-        elif not progress.failed and (progress.ended or progress.seconds - self._printed_s >= _LINE_INTERVAL_S):
+        elif not progress.failed and (progress.ended or self._is_due(progress)):
             self._printed_s = 0.0 if progress.ended else progress.seconds
             self.on_message(describe_progress(progress))
+
+    def _is_due(self, progress: Progress) -> bool:
+        """Return whether to print a line before the last one, which repeats that of the last unit."""
+        return progress.done != progress.total and progress.seconds - self._printed_s >= _LINE_INTERVAL_S
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

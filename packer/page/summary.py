@@ -38,7 +38,9 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
         (counts.ignored_files, "other files ignored"),
         (counts.progressive_jpegs, "samples from progressive JPEGs"),
     ]
+    stated = {"title": manifest.about.title or "", "licence": ", ".join(manifest.about.license)}
     return {
+        "stated": {name: printable(text) for name, text in stated.items() if text},
         "path": printable(str(dataset.place)),
         "name": printable(dataset.name),
         "samples": len(dataset),

@@ -60,6 +60,8 @@ class Topic(NamedTuple):
     ----------
     title : str
         Heading in ``packer build --help``.
+    summary : str
+        What its options decide, in a few words.
     text : str
         What to know before the options, in a few sentences.
     page : str
@@ -69,6 +71,7 @@ class Topic(NamedTuple):
     """
 
     title: str
+    summary: str
     text: str
     page: str
     options: tuple[str, ...]
@@ -77,6 +80,7 @@ class Topic(NamedTuple):
 TOPICS: Mapping[str, Topic] = {
     "source": Topic(
         "source and labels",
+        "what is packed, with which labels and fields",
         "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed, "
         "and the label is the first folder level or the column `label`. Other columns of a table become fields.",
         "docs/howto/sources.md",
@@ -88,6 +92,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "video": Topic(
         "frames and sound of videos",
+        "which frames of a video are packed, and its sound",
         "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
         "many there are (--frames). Frames are counted in the order in which they are shown.",
         "docs/howto/frames.md",
@@ -95,6 +100,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "faces": Topic(
         "faces",
+        "which faces are packed, and how they are cut",
         "With --preset faces, MTCNN finds the faces of each image or frame, and each face is cut as a square and scaled "
         "to --size. --boxes takes boxes that were found before, so that nothing is detected again.",
         "docs/howto/faces.md",
@@ -105,6 +111,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "landmarks": Topic(
         "detector and landmarks",
+        "which detector runs where, and which landmarks are added",
         "The detector finds boxes and 5 points, on the CPU (openvino) or with torch. --landmarks adds 68 points or a "
         "face mesh, with the outline and regions of the face.",
         "docs/howto/landmarks.md",
@@ -112,6 +119,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "images": Topic(
         "steps and sizes of images",
+        "presets, sizes, and steps of your own",
         "A preset is a list of steps that each image or frame goes through. --size scales the shorter side, and --resize "
         "chooses other rules. --steps replaces the list, also by functions of your own.",
         "docs/howto/images.md",
@@ -119,6 +127,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "storage": Topic(
         "storage",
+        "format and size of shards, and encoding of images",
         "All formats hold the same samples, and `packer convert` makes one from another without decoding. JPEG is the "
         "smallest, and png and raw keep every bit.",
         "docs/background/formats.md",
@@ -129,6 +138,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "growing": Topic(
         "growing a dataset",
+        "add new items later, and try rejected ones again",
         "--update adds the new items of SOURCE to a packed dataset. By default it stops if an item has changed or is gone. "
         "--retry-rejects tries rejected items again.",
         "docs/howto/growing.md",
@@ -136,6 +146,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "metadata": Topic(
         "about the dataset",
+        "title, licence and citation",
         "Stored in the manifest, kept by every command, and shown on the dataset's card. `packer describe` changes them "
         "later.",
         "docs/howto/publish.md",
@@ -143,6 +154,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "running": Topic(
         "running",
+        "workers, limits, errors, and replacing a dataset",
         "Repeat a command to resume it: finished work is kept, and the bytes of the dataset do not depend on these options. "
         "Items that cannot be packed are listed in rejects.jsonl.",
         "docs/howto/build.md",
@@ -150,6 +162,7 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "cluster": Topic(
         "clusters",
+        "one build on many nodes, by Slurm or Ray",
         "One build can use all nodes of a Slurm allocation (--engine srun) or of a Ray cluster (--engine ray). "
         "`packer submit` plans a build for a job array.",
         "docs/howto/cluster.md",

@@ -62,7 +62,8 @@ def copy(
     """Copy a packed dataset, or a part of it, to or from an object store or Hugging Face, or from folder to folder.
 
     The SHA-256 of each file is compared with the manifest while the file is copied. The manifest is written last, so an
-    unfinished copy cannot be opened. The same call resumes: files that are there with the right digest are kept.
+    unfinished copy cannot be opened. The same call resumes: files that are there with the right digest are kept. A
+    dataset of the same files whose manifest differs, as after `packer.describe`, gets the new manifest.
 
     With `where` or `split`, the copy is a dataset of the selected samples, in their order. From a store, only the shards
     that hold selected samples are fetched if an expression compares numbers. Texts, and so `split`, are read from all

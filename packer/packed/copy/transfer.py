@@ -35,21 +35,26 @@ def transfer(
 
 
 def prepare(target: Place, data: bytes, manifest: Manifest, overwrite: bool) -> dict[str, int]:
-    """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies."""
+    """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies.
+
+    A manifest of the same files is left to be replaced.
+    """
     present, old = target.names(), target.manifest()
-    if old is not None and old != data and not overwrite:
+    replaced = () if old is None else Manifest.loads(old, target.place(MANIFEST_NAME)).entries
+    same_files = old is not None and replaced == manifest.entries  # as after `packer describe`
+    if old is not None and not same_files and not overwrite:
         raise another(target)
     names = {entry.name for entry in manifest.entries}
     stale = [name for name in present if _PARTIAL_OF.sub("", name) in names and name not in names]
-    if old is not None and old != data:
-        replaced = Manifest.loads(old, target.place(MANIFEST_NAME)).entries
-        stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
+    stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
     others = sorted(present.keys() - names - {*stale, MANIFEST_NAME, *target.besides})
-    if others and old != data:
+    if others and not same_files:
         raise other_files(target, others)
     if stale:
         target.delete(stale)
-    if old is not None and old != data:  # last: without it, the replaced dataset's files could not be told from others
+    if (
+        old is not None and not same_files
+    ):  # last: without it, the replaced dataset's files could not be told from others
         target.delete([MANIFEST_NAME])
     return present
 

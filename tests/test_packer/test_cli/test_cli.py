@@ -300,6 +300,7 @@ def test_too_many_rejects_are_status_3_and_the_dataset_is_there(source: Path, tm
     done = run_packer("build", source, tmp_path / "out", "--json", expect=3)
     assert json.loads(done.stdout)["rejected_items"] == 1
     assert "packed, but 1 of 4 items (25.0%) were rejected, more than 5.0%" in done.stderr
+    assert done.stderr.endswith(f"`packer rejects {tmp_path / 'out'}`; to accept them, repeat with --max-rejects 25%\n")
     check_whole(tmp_path / "out")
     again = run_packer("build", source, tmp_path / "out", expect=3)
     assert "finished already, nothing was done: 3 samples" in again.stdout

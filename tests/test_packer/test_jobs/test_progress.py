@@ -5,7 +5,7 @@ from support.listeners import Listener
 
 from packer.jobs import progress as progress_module
 from packer.jobs.process import CurrentItem
-from packer.jobs.progress import Stage, describe_progress, reason_kind
+from packer.jobs.progress import Stage, Terminal, describe_progress, reason_kind
 
 
 @pytest.fixture
@@ -46,6 +46,15 @@ def test_samples_are_spoken_of_where_some_were_made(clock: list[float]) -> None:
         assert describe_progress(ear.heard[-1]) == "packing: 0/1 items, 13 frames of videos under way"
         stage.advance(1, rejects=1, reasons=["decode: no"])
     assert describe_progress(ear.heard[-1]) == "packing: 1/1 items, 0.0 samples/s, 1 reject (decode: no)"
+
+
+def test_the_last_line_is_printed_once(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with Stage(Terminal(), "copying", 2, "files") as stage:
+        for _ in range(2):
+            clock[0] += 6
+            stage.advance(size=1_000_000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["copying: 1/2 files, 1.0 MB, 6 s left", "copying: 2/2 files, 2.0 MB"]
 
 
 def test_rejects_are_counted_by_reason_without_what_differs(clock: list[float]) -> None:

@@ -22,7 +22,7 @@ from support.listeners import Listener
 from support.packed_files import read_all, write_faces
 from support.stores import StoreServer, serving
 
-from packer import build, copy, verify
+from packer import build, copy, describe, verify
 from packer.cli import main
 from packer.packed.copy.part import temporary_folder
 from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
@@ -370,6 +370,17 @@ def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: P
         copy(tmp_path / "small", target, overwrite=True)
     assert files(tmp_path / "replaced") == files(tmp_path / "small")
     assert here.objects("replaced").keys() == files(tmp_path / "small").keys()
+
+
+def test_a_manifest_of_the_same_files_replaces_another(here: StoreServer, tmp_path: Path) -> None:
+    write_faces(tmp_path / "faces", 12)
+    for target in (here.url("described"), str(tmp_path / "copy")):
+        copy(tmp_path / "faces", target)
+        describe(tmp_path / "faces", title=target)
+        again = copy(tmp_path / "faces", target)
+        assert (again.files_copied, again.manifest.about.title) == (0, target)
+        copy(target, tmp_path / "back", overwrite=True)
+        assert files(tmp_path / "back") == files(tmp_path / "faces")
 
 
 def test_an_object_that_is_too_long_is_not_read_to_its_end(here: StoreServer, faces: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
-from packer import report
+from packer import describe, report
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
 from packer.page.server import Query
@@ -177,6 +177,7 @@ def test_raw_images_of_any_size_are_png_with_the_same_pixels(tmp_path: Path) -> 
 
 def test_hostile_texts_are_text_on_every_page(tmp_path: Path) -> None:
     write_hostile(tmp_path / "d", 12)
+    describe(tmp_path / "d", title=HOSTILE[1], license=["CC-BY-4.0", "CC0-1.0"])
     pages = client(tmp_path / "d")
     for path in (
         "/0/",
@@ -194,6 +195,8 @@ def test_hostile_texts_are_text_on_every_page(tmp_path: Path) -> None:
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert not [e for e in page.elements if "style" in e.attributes or (e.tag == "script" and e.text)]
     assert HOSTILE[0] in get(pages, "/0/row/0").text
+    stated = [e.text for e in get(pages, "/0/about").find("td") if e.classes == ["wrap"]]
+    assert stated == [HOSTILE[1], "CC-BY-4.0, CC0-1.0"]
     bars = [e for e in get(pages, "/0/field/source").find("a") if "value" in e.classes]
     for bar in bars:
         assert len(rows_of(get(pages, bar.attributes["href"].removeprefix(f"/{TOKEN}")))) == 2
