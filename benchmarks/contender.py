@@ -49,12 +49,15 @@ class Batches:
     def __init__(self, batches: Callable[[int], Iterable[Any]], names: tuple[str, ...] = ()) -> None:
         self._batches = batches
         self._names = names
+        self.first_s: float | None = None  # seconds until the first batch of the last epoch
 
     def run(self, epoch: int) -> int:
         """Consume an epoch; each batch is dropped before the next is asked for, as in a training loop."""
-        count = 0
+        count, self.first_s = 0, None
         label = self._names.index("label") if self._names else "label"
+        start = time.perf_counter()
         for batch in self._batches(epoch):
+            self.first_s = self.first_s or time.perf_counter() - start
             count += len(batch[label])
             del batch
         return count
@@ -114,7 +117,7 @@ class Contender:
         self._log.close()
 
     def epoch(self, number: int, check: bool = False) -> dict[str, Any]:
-        """Run an epoch: ``samples``, ``seconds``, ``cpu_s``, ``memory_mb``, and, if it is checked, its correlation."""
+        """Run an epoch: ``samples``, ``seconds``, ``first_s``, ``cpu_s``, ``memory_mb``; if it is checked, its correlation."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -179,7 +182,8 @@ def _timed(arm: Arm, epoch: int) -> dict[str, Any]:
     start = time.perf_counter()
     samples = arm.run(epoch)
     seconds = time.perf_counter() - start
-    return {"samples": samples, "seconds": seconds, "cpu_s": max(0.0, _cpu_s() - cpu), "memory_mb": _memory_mb()}
+    found = {"samples": samples, "seconds": seconds, "cpu_s": max(0.0, _cpu_s() - cpu), "memory_mb": _memory_mb()}
+    return found | {"first_s": getattr(arm, "first_s", None)}
 
 
 def _cpu_s() -> float:

@@ -131,7 +131,9 @@ def fields_of(kind: str) -> dict[str, Any]:
     return {"image": image, "landmarks": packer.Array("f4", (5, 2)), "label": int}
 
 
-def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = False) -> dict[str, float]:
+def pack_ours(
+    source: Source, root: Path, format: str, restart_markers: bool = False, shard_bytes: int = SHARD_BYTES
+) -> dict[str, float]:
     """Write a packed dataset of the source with `packer.Writer`, unless it exists; its seconds and MB.
 
     Both figures are stored beside the dataset.
@@ -147,7 +149,7 @@ def pack_ours(source: Source, root: Path, format: str, restart_markers: bool = F
     encode = partial(_with_markers, source.kind) if restart_markers else source.encoded
     take = source.pixels if source.kind == "raw" else encode
     fields = fields_of(source.kind)
-    with packer.Writer(root, format=format, fields=fields, shard_size=SHARD_BYTES, progress=False) as out:
+    with packer.Writer(root, format=format, fields=fields, shard_size=shard_bytes, progress=False) as out:
         for row in range(len(source)):
             out.write(image=take(row), landmarks=source.landmarks[row], label=row)
     assert out.result is not None

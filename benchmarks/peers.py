@@ -108,15 +108,20 @@ PER_GROUP = 4
 """Most peers of a group: this many fit into the page cache together with ours; raw crops take 1.5 GB for each."""
 
 
-def pack_peer(peer: Peer, source: Source, root: Path) -> dict[str, float]:
-    """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB, if it worked."""
+def pack_peer(peer: Peer, source: Source, root: Path, **options: Any) -> dict[str, float]:
+    """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB, if it worked.
+
+    The options are those of the peer's function.
+    """
     facts = root.with_name(root.name + ".facts.json")
     if facts.exists():
         found: dict[str, float] = json.loads(facts.read_text())
         return found
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    process = multiprocessing.get_context("spawn").Process(target=_pack, args=(peer, source.folder, source.kind, root))
+    process = multiprocessing.get_context("spawn").Process(
+        target=_pack, args=(peer, source.folder, source.kind, root, options)
+    )
     start = time.perf_counter()
     process.start()
     process.join()
@@ -127,10 +132,10 @@ def pack_peer(peer: Peer, source: Source, root: Path) -> dict[str, float]:
     return found
 
 
-def _pack(peer: Peer, source: Path, kind: str, root: Path) -> None:
+def _pack(peer: Peer, source: Path, kind: str, root: Path, options: Mapping[str, Any]) -> None:
     with contextlib.suppress(ImportError):  # the row will say that it is not installed
         module = importlib.import_module(f"{_PACKAGE}.{peer.module}")
-        getattr(module, peer.pack)(Source(source, kind), root)
+        getattr(module, peer.pack)(Source(source, kind), root, **options)
         return
     raise SystemExit(1)
 

@@ -54,11 +54,15 @@ def loader(
     repeats: int = 1,
     read_ahead: int | None = None,
     recipe: str = "",
+    cache: str | None = None,
 ) -> Batches:
-    """`readers.Loader` over a packed dataset; `repeats` makes long epochs, by an index that lists each row so often."""
+    """`readers.Loader` over a packed dataset; `repeats` makes long epochs, by an index that lists each row so often.
+
+    A remote dataset (`root` is its URL) is read through `cache`.
+    """
     torch.set_num_threads(1)
     transform = transform_of(recipe) if recipe else None
-    dataset = open_dataset(root, FIELDS, transform, checksums=checksums, decode=plan_of(kind, fast))
+    dataset = open_dataset(root, FIELDS, transform, checksums=checksums, decode=plan_of(kind, fast), cache=cache)
     whole: Any = dataset if repeats == 1 else _repeated(dataset, repeats)
     options: dict[str, Any] = {"shuffle": shuffle, "drop_last": True, "read_ahead": read_ahead}
     made = Loader(whole, batch, **options)

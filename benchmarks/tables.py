@@ -157,6 +157,35 @@ def stages_table(found: Found) -> str:
     return "\n".join(lines)
 
 
+def remote_tables(groups: Sequence[Found]) -> list[str]:
+    """The loaders over a dataset on a server: with an empty and a full cache, and with one that is too small."""
+    columns = ("of the link", "first batch, s", "in shards", "full cache, samples/s", "of local")
+    lines = [f"| data | loader | {' | '.join(columns)} |", "|---|---" + "|--:" * len(columns) + "|"]
+    small = [
+        "| data | loader | shards | downloads of each in the first epoch | in a later one |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for group in groups:
+        for row in group["rows"]:
+            name = f"{group['name']} | **{row['name']}**" if row["ours"] else f"{group['name']} | {row['name']}"
+            if "later" in row:
+                small.append(f"| {name} | {row['shards']} | {row['first']:.1f} | {row['later']:.1f} |")
+            elif not row["of_link"]:
+                lines.append(f"| {name} | {_failure(row)} |" + " |" * (len(columns) - 1))
+            else:
+                digits = {"of_link": 2, "first_s": 2, "first_shards": 1, "warm": 0, "of_local": 2}
+                lines.append(f"| {name} | {' | '.join(_median(row[key], many) for key, many in digits.items())} |")
+    return ["\n".join(table) for table in (lines, small) if len(table) > 2]
+
+
+def _median(values: Sequence[float], digits: int) -> str:
+    """The median, with the least and the largest value; nothing of no values."""
+    if not values:
+        return ""
+    low, middle, high = (f"{f(values):,.{digits}f}" for f in (min, statistics.median, max))
+    return f"{middle} ({low}–{high})"
+
+
 def _ratio(found: Mapping[str, float] | None) -> str:
     return "" if found is None else f"{found['median']:.1f} ({found['low']:.1f} to {found['high']:.1f})"
 
@@ -222,6 +251,7 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "formats": _formats,
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
     "pack_pictures": lambda found: [images_table(group) for group in found["groups"]],
+    "remote": lambda found: remote_tables(found["groups"]),
     "pack_scale": lambda found: scale_tables(found["groups"]),
     **dict.fromkeys(READING, lambda found: [group_text(group) for group in found["groups"]]),
 }

@@ -1,4 +1,4 @@
-"""LitData: chunks of 64 MB, StreamingDataset, StreamingDataLoader with two workers.
+"""LitData: chunks of 64 MB on the local disk or an S3 server, StreamingDataset, StreamingDataLoader with two workers.
 
 Images are bytes, since arrays are far slower.
 """
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from litdata import StreamingDataLoader, StreamingDataset, optimize
+from litdata.streaming import downloader
+from litdata.streaming.cache import Dir
 
 from benchmarks.contender import Batches
 from benchmarks.data import Source
@@ -23,11 +25,11 @@ def _sample(row: int, folder: str, kind: str) -> dict[str, Any]:
 _sources: dict[tuple[str, str], Any] = {}
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: Source, root: Path, shard_bytes: int = 64_000_000) -> None:
     """Write chunks."""
     function = partial(_sample, folder=str(source.folder), kind=source.kind)
     rows = list(range(len(source)))
-    optimize(function, rows, output_dir=str(root / "data"), chunk_bytes="64MB", num_workers=2)
+    optimize(function, rows, output_dir=str(root / "data"), chunk_bytes=shard_bytes, num_workers=2)
 
 
 class _Dataset(StreamingDataset):  # type: ignore[misc] # no types there
@@ -40,8 +42,10 @@ class _Dataset(StreamingDataset):  # type: ignore[misc] # no types there
         return self._decode(sample["image"], sample["landmarks"], sample["label"])
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
-    """The loader, shuffled, two workers."""
-    dataset = _Dataset(kind, str(Path(root) / "data"), shuffle=True, drop_last=False)
+def open(source: str, kind: str, root: str, batch: int, server: str = "", cache: str = "") -> Batches:
+    """The loader, shuffled, two workers. The settings of an S3 server are in the environment."""
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no option for a server without TLS
+    place = Dir(cache, f"s3://{Path(root).name}/data") if server else str(Path(root) / "data")
+    dataset = _Dataset(kind, place, shuffle=True, drop_last=False)
     loader = StreamingDataLoader(dataset, batch_size=batch, num_workers=2, persistent_workers=True)
     return Batches(lambda epoch: loader, NAMES)

@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards of 64 MB read from the local disk, StreamingDataset, DataLoader with two workers."""
+"""MosaicML Streaming: MDS shards of 64 MB on the local disk or an S3 server, StreamingDataset, DataLoader with two workers."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,10 +13,10 @@ from benchmarks.data import Source
 from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: Source, root: Path, shard_bytes: int = 1 << 26) -> None:
     """Write MDS shards."""
     columns = {"image": "bytes", "landmarks": "bytes", "label": "int"}
-    with MDSWriter(out=str(root / "data"), columns=columns, size_limit=1 << 26) as writer:
+    with MDSWriter(out=str(root / "data"), columns=columns, size_limit=shard_bytes) as writer:
         for row in range(len(source)):
             points = source.landmarks[row].tobytes()
             writer.write({"image": encoded(source, row), "landmarks": points, "label": row})
@@ -32,10 +32,13 @@ class _Dataset(StreamingDataset):  # type: ignore[misc] # no types there
         return self._decode(sample["image"], sample["landmarks"], sample["label"])
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
-    """The loader, shuffled by its default py1e, two workers."""
+def open(source: str, kind: str, root: str, batch: int, server: str = "", cache: str = "") -> Batches:
+    """The loader, shuffled by its default py1e, two workers. The settings of an S3 server are in the environment."""
     clean_stale_shared_memory()
-    dataset = _Dataset(kind, local=str(Path(root) / "data"), shuffle=True, batch_size=batch)
+    place = {"remote": f"s3://{Path(root).name}/data", "local": cache} if server else {"local": f"{root}/data"}
+    dataset = _Dataset(kind, **place, shuffle=True, batch_size=batch)
+    for stream in dataset.streams:  # otherwise forked workers share the connection that fetched the index
+        stream._downloader.clean_up()
     loader: Any = DataLoader(dataset, batch, num_workers=2, persistent_workers=True, drop_last=True)
 
     def batches(epoch: int) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""WebDataset: tar shards, shuffled shards and a shuffle buffer of 1,000, batches made in two workers."""
+"""WebDataset: tar shards on the local disk or streamed from a web server, shuffled shards and a shuffle buffer of 1,000, batches made in two workers."""
 
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
 _SHARDS = 16
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: Source, root: Path, shard_bytes: int | None = None) -> None:
     """Write tar files."""
-    step = -(-len(source) // _SHARDS)
-    with wds.ShardWriter(str(root / "shard-%05d.tar"), maxcount=step, verbose=0) as writer:
+    limit = {"maxcount": -(-len(source) // _SHARDS)} if shard_bytes is None else {"maxsize": shard_bytes}
+    with wds.ShardWriter(str(root / "shard-%05d.tar"), **limit, verbose=0) as writer:
         for row in range(len(source)):
             points, label = source.landmarks[row].tobytes(), np.int64(row).tobytes()
             writer.write({"__key__": f"{row:08d}", "image": encoded(source, row), "points": points, "number": label})
@@ -31,9 +31,10 @@ class _Sample:
         return self._decode(bytes(image), bytes(points), np.frombuffer(number, np.int64)[0])
 
 
-def open(source: str, kind: str, root: str, batch: int) -> Batches:
+def open(source: str, kind: str, root: str, batch: int, server: str = "", cache: str = "") -> Batches:
     """The loader."""
-    urls = sorted(str(path) for path in Path(root).glob("*.tar"))
+    folder = f"{server}/{Path(root).name}" if server else root
+    urls = sorted(f"{folder}/{path.name}" for path in Path(root).glob("*.tar"))
     dataset = (
         wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False)
         .shuffle(1000)

@@ -18,7 +18,7 @@ from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES, compared_table
 from shardspec.formats import FORMATS
 
-DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale")
+DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale", "remote")
 TOGETHER = (
     ("peers-raw-20261121", "peers-jpeg-20261121", "peers-photo500-20261121"),
     ("peers-recipes-20261122-6", "peers-recipes-20261122-7"),
@@ -156,7 +156,8 @@ def test_tables_of_the_docs_are_of_the_results() -> None:
         known[head] = set(rows)
     shown: dict[str, list[str]] = {head: [] for head in known}
     head = ""
-    for line in (REPOSITORY / "docs" / "background" / "benchmarks.md").read_text().splitlines():
+    pages = [REPOSITORY / "docs" / name for name in ("background/benchmarks.md", "howto/stores.md")]
+    for line in "\n".join(page.read_text() for page in pages).splitlines():
         if not line.startswith("|"):
             head = ""
         elif not head:

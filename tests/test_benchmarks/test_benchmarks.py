@@ -81,6 +81,20 @@ def test_larger_than_memory(folder: Path) -> None:
         assert all(len(row["rates"]) == 2 for row in ours), [row["error"] for row in ours]
 
 
+def test_a_dataset_on_a_slow_server(folder: Path) -> None:
+    words = ("--rates", "200", "--kinds", "raw", "--shard-mb", "1", "--only", "Loader, blocks", "--rounds", "1")
+    found, printed = run("remote", folder, *words)
+    loaders, small_cache = found["groups"]
+    ours = loaders["rows"][0]
+    assert (ours["name"], ours["error"]) == ("Loader, blocks", "")
+    assert len(ours["of_link"]) == len(ours["first_s"]) == 1
+    assert all(0 < share <= 1 for share in ours["of_link"])
+    assert all(one["later"] > 0.5 for one in small_cache["rows"])
+    assert [line.split(" | ")[0] for line in printed.splitlines() if "**Loader, blocks**" in line] == [
+        *("| raw, 200 MB/s", "| raw, a cache of a quarter"),
+    ]
+
+
 def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
     before, groups = usable_memory(), Path("/proc/self/cgroup").read_text()
     try:
