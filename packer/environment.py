@@ -213,7 +213,7 @@ def _check_versions(required: Mapping[str | None, Mapping[str, str]], libraries:
     for name, version in libraries.items():
         if not _fits(version, every[name]):
             reason = f" ({_REASONS[name]})" if name in _REASONS else ""
-            yield f"{name} {version}: expected {every[name]}{reason}: pip install '{name}{every[name]}'"
+            yield f'{name} {version}: expected {every[name]}{reason}: pip install "{name}{every[name]}"'
     others = [name for name in _OPENCV if library_version(name) != MISSING]
     if others:
         yield (
