@@ -52,7 +52,7 @@ _STYLE = {
 
 
 @dataclass(frozen=True)
-class Bar:
+class PanelBar:
     """A row of a panel: its name and samples per second of every round."""
 
     name: str
@@ -70,8 +70,8 @@ class Panel:
     """One kind of samples: bars from the fastest to the slowest, limits, and the names of what was not measured."""
 
     title: str
-    bars: tuple[Bar, ...]
-    limits: tuple[Bar, ...]
+    bars: tuple[PanelBar, ...]
+    limits: tuple[PanelBar, ...]
     missing: tuple[str, ...]
 
     @property
@@ -101,7 +101,7 @@ def _panel(kind: str, names: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel
     for name, rows in names.items():
         rates = tuple(rate for row in rows for rate in row["rates"])
         if rates:
-            (limits if rows[0]["is_limit"] else bars).append(Bar(name, rows[0]["ours"], rates))
+            (limits if rows[0]["is_limit"] else bars).append(PanelBar(name, rows[0]["ours"], rates))
         else:
             missing.append(name)
     bars.sort(key=lambda bar: -bar.median)

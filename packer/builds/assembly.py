@@ -20,7 +20,7 @@ import numpy as np
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.parts.part import Columns
+from packer.builds.parts.part import PartColumns
 from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
 from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
@@ -258,7 +258,7 @@ class BuildAssembler:
         fields = declared_fields(self._recipe) if self._declaration is None else self._declaration.fields
         return SchemaSettler(image_codec(self._recipe), self._plan.classes, layouts, fields)
 
-    def _make_summary(self, columns: Columns | None) -> PartsSummary:
+    def _make_summary(self, columns: PartColumns | None) -> PartsSummary:
         space, compared = self._space, self._comparison
         before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
         reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from packer.known.lav_df import entries_of
-from packer.known.tree import Choice, Found, Tree, join, read_lines, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path, text_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -20,14 +20,14 @@ _MODIFIED: Mapping[str, str] = {"real": "none", "visual": "video", "audio": "aud
 """The streams that are forged, by the first word of ``modify_type`` (both_modified, in the loader both-modified)."""
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the videos that the metadata lists. Those of test have no labels, and are listed only by request."""
     lists = {"train": "train_metadata.json", "val": "val_metadata.json", "test": TEST_LIST}
     base = tree.locate(
         lambda folder: any(tree.has(join(folder, name)) for name in lists.values()),
         f"{', '.join(lists.values())} (AV-Deepfake1M)",
     )
-    found = Found()
+    found = TreeContents()
     wanted = [split for split in lists if (split in choice.splits if choice.splits else split != "test")]
     absent = [lists[split] for split in wanted if not tree.has(join(base, lists[split]))]
     if absent and choice.splits:
@@ -45,7 +45,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     return found
 
 
-def _add(tree: Tree, found: Found, videos: Collection[str], base: str, split: str, name: str) -> None:
+def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, split: str, name: str) -> None:
     path = join(base, name)
     entries = (
         ({"file": line} for line in read_lines(tree.root / path) if line)
@@ -72,7 +72,7 @@ def _add(tree: Tree, found: Found, videos: Collection[str], base: str, split: st
     )
 
 
-def _describe(found: Found, entry: Mapping[str, Any], video: str, file: str, path: str) -> dict[str, Any]:
+def _describe(found: TreeContents, entry: Mapping[str, Any], video: str, file: str, path: str) -> dict[str, Any]:
     """Return the facts of a listed video. A real video's ``original`` is its path in VoxCeleb2."""
     kind = str(entry.get("modify_type"))
     modified = _MODIFIED.get(kind.replace("-", "_").partition("_")[0])

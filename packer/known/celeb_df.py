@@ -8,7 +8,7 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from packer.known.tree import Choice, Found, Tree, join, read_lines, relative_path
+from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -29,20 +29,20 @@ _REAL = re.compile(r"(id\d+)_\d+\Z")
 _FAKE = re.compile(r"(id\d+)_(id\d+)_(\d+)\Z")
 
 
-class Video(NamedTuple):
+class VideoId(NamedTuple):
     """Identity of a video: its folders in lower case, without `INNER`, and its name without suffix."""
 
     folders: tuple[str, ...]
     name: str
 
     @classmethod
-    def of(cls, path: str) -> "Video":
+    def of(cls, path: str) -> "VideoId":
         """Return the identity of a path in the dataset, or in the list."""
         *folders, name = PurePosixPath(path.replace("Celeb-DF-v2/", "Celeb-DF/")).parts
         return cls(tuple(folder.lower() for folder in folders if folder.lower() != INNER), PurePosixPath(name).stem)
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find all videos. Those in the list are the test split, all others train; there is no official val split."""
     base = tree.locate(
         lambda folder: bool(set(_LABELS) & {name.lower() for name in tree.folders(folder)}),
@@ -56,14 +56,14 @@ def find(tree: Tree, choice: Choice) -> Found:
             places |= {f"{folder}/{scenario}/{method}": method for method in inside}
     methods = choice.pick("methods", sorted({method for method in places.values() if method}))
     listed = {} if choice.no_lists else _read_list(tree, choice, base)
-    videos: dict[Video, str] = {}
-    method_of: dict[Video, str] = {}
+    videos: dict[VideoId, str] = {}
+    method_of: dict[VideoId, str] = {}
     for place, of in places.items():
         found_here = tree.videos(join(base, place)) or tree.videos(join(base, place, INNER))
         for path in found_here.values():
-            video = Video.of(path.removeprefix(f"{base}/" if base else ""))
+            video = VideoId.of(path.removeprefix(f"{base}/" if base else ""))
             videos[video], method_of[video] = path, of
-    found = Found()
+    found = TreeContents()
     for video, path in videos.items():
         split = None if choice.no_lists else "test" if video in listed else "train"
         is_real = _LABELS[video.folders[0]] == "real"
@@ -86,13 +86,13 @@ def find(tree: Tree, choice: Choice) -> Found:
     return found
 
 
-def _describe(video: Video, path: str, videos: dict[Video, str]) -> dict[str, str | None]:
+def _describe(video: VideoId, path: str, videos: dict[VideoId, str]) -> dict[str, str | None]:
     """Parse a video's name. A forgery's first name is the person shown, whose video it was made from."""
     label = _LABELS[video.folders[0]]
     if label == "fake":
         fake = _FAKE.match(video.name)
         person, donor, number = fake.groups() if fake else (None, None, None)
-        original = videos.get(Video(("celeb-real",), f"{person}_{number}"))
+        original = videos.get(VideoId(("celeb-real",), f"{person}_{number}"))
         if len(video.folders) > 1 and video.folders[1] != _KEEPS_FRAMES.lower():
             original = None
         return {"label": label, "original": original, "person": person, "donor": donor}
@@ -101,7 +101,7 @@ def _describe(video: Video, path: str, videos: dict[Video, str]) -> dict[str, st
     return {"label": label, "original": path, "person": real[1] if real else f"youtube-{video.name}"}
 
 
-def _read_list(tree: Tree, choice: Choice, base: str) -> dict[Video, str]:
+def _read_list(tree: Tree, choice: Choice, base: str) -> dict[VideoId, str]:
     """Read the path of each listed video."""
     path = tree.official_list(choice, TEST_LIST, (base, ""))
     if path is None:
@@ -113,7 +113,7 @@ def _read_list(tree: Tree, choice: Choice, base: str) -> dict[Video, str]:
         where = f"{path}, line {number}"
         words = line.split(maxsplit=1)
         name = relative_path(words[-1], where)
-        video = Video.of(name)
+        video = VideoId.of(name)
         if len(words) != 2 or words[0] not in _MARKS.values() or not video.folders or video.folders[0] not in _LABELS:
             raise UsageError(place=where, expected="a line such as '1 YouTube-real/00170.mp4'", found=shorten(line))
         label = _LABELS[video.folders[0]]

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Found, Tree, read_json, relative_path
+from packer.known.tree import Choice, Tree, TreeContents, read_json, relative_path
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, counted, cut, list_some, shorten
@@ -17,7 +17,7 @@ _MOST_TRIED = 50
 _SPLITS = ("train", "val", "test")
 
 
-class Video(NamedTuple):
+class BenchVideo(NamedTuple):
     """A video of a file; `label` is the file's, such as ``FF-real`` or ``FF-DF``."""
 
     dataset: str
@@ -29,12 +29,12 @@ class Video(NamedTuple):
     masks: list[str]
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the frames of all videos. A video in several splits has rows for each."""
     if choice.no_lists:
         raise UsageError(option="lists", expected="a JSON file of DeepfakeBench", found="'none'")
     path = _file(tree, choice)
-    found = Found()
+    found = TreeContents()
     videos = list(read_videos(path, found))
     fakes = sorted({video.label for video in videos if not _is_real(video.label)})
     labels = choice.pick("methods", fakes)
@@ -71,7 +71,7 @@ def _file(tree: Tree, choice: Choice) -> Path:
     return files[0]
 
 
-def read_videos(path: Path, found: Found) -> Iterator[Video]:
+def read_videos(path: Path, found: TreeContents) -> Iterator[BenchVideo]:
     """Yield the videos of a JSON file; `UsageError` if it has another format."""
     document = read_json(path, dict)
 
@@ -104,7 +104,7 @@ def read_videos(path: Path, found: Found) -> Iterator[Video]:
                         yield _video(path, (*where, video), name, inside(inner, *where, name, video))
 
 
-def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: dict[str, Any]) -> Video:
+def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: dict[str, Any]) -> BenchVideo:
     dataset, label, split, name = where
 
     def paths(names: object) -> list[str]:
@@ -115,7 +115,7 @@ def _video(path: Path, where: tuple[str, ...], compression: str | None, facts: d
         return [_relative(one, path) for one in names]
 
     frames, masks = paths(facts.get("frames")), paths(facts.get("masks") or [])
-    return Video(dataset, label, split, compression, name, sorted(frames, key=_order), masks)
+    return BenchVideo(dataset, label, split, compression, name, sorted(frames, key=_order), masks)
 
 
 def _relative(name: str, where: object) -> str:
@@ -139,7 +139,7 @@ def _is_real(label: str) -> bool:
 class _Frames:
     """Existing frames, listed folder by folder when needed."""
 
-    def __init__(self, tree: Tree, path: Path, videos: list[Video]) -> None:
+    def __init__(self, tree: Tree, path: Path, videos: list[BenchVideo]) -> None:
         self._tree = tree
         self._paths: dict[str, set[str]] = {}
         frames = [frame for video in videos for frame in video.frames[:1]]
@@ -164,13 +164,13 @@ class _Frames:
             self._paths[folder] = set(self._tree.paths(folder, IMAGE.holds))
         return path in self._paths[folder]
 
-    def unlisted(self, videos: list[Video]) -> list[str]:
+    def unlisted(self, videos: list[BenchVideo]) -> list[str]:
         """Return the frames in the listed folders that no video of the file has."""
         listed = {self.path(frame) for video in videos for frame in (*video.frames, *video.masks)}
         return sorted(set().union(*self._paths.values()) - listed)
 
 
-def _add(found: Found, frames: _Frames, video: Video) -> None:
+def _add(found: TreeContents, frames: _Frames, video: BenchVideo) -> None:
     """Add a video's frames, each with the mask of the same name."""
     masks = {PurePosixPath(mask).stem: frames.path(mask) for mask in video.masks}
     real = _is_real(video.label)
@@ -196,7 +196,7 @@ def _add(found: Found, frames: _Frames, video: Video) -> None:
         )
 
 
-def _note_overlaps(found: Found, videos: list[Video]) -> None:
+def _note_overlaps(found: TreeContents, videos: list[BenchVideo]) -> None:
     """Note videos in several splits, which several of these files have."""
     splits: dict[tuple[str, str, str | None], set[str]] = {}
     for video in videos:

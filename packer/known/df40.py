@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from packer.known.deepfakebench import read_videos
-from packer.known.tree import Choice, Found, Tree, join
+from packer.known.tree import Choice, Tree, TreeContents, join
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some
@@ -43,7 +43,7 @@ _STRUCTURE = {
 """Folders that a copy may have or lack, and the dataset whose faces they hold."""
 
 
-class Frame(NamedTuple):
+class FrameId(NamedTuple):
     """Identity of a frame, read from its path. `method` is ``real`` for frames of the original datasets."""
 
     method: str
@@ -53,7 +53,7 @@ class Frame(NamedTuple):
     """Path without the folders that copies may lack."""
 
     @classmethod
-    def of(cls, path: str) -> "Frame | None":
+    def of(cls, path: str) -> "FrameId | None":
         """Read a path in the dataset or in a list; None if it has no method and is not of an original dataset."""
         parts = PurePosixPath(path).parts
         lower = [part.lower() for part in parts[:-1]]
@@ -69,19 +69,19 @@ class Frame(NamedTuple):
         return cls(_METHOD_OF[lower[at]], "real" in inside, source, "/".join([*rest, parts[-1]]))
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the frames, and with lists only those that they name. Without, folders called train are the train split."""
-    found = Found()
-    files: dict[str, Frame] = {}
+    found = TreeContents()
+    files: dict[str, FrameId] = {}
     empty = Counter[str]()
     for folder, names in tree.walk(found):
         for path in (join(folder, name) for name in names if medium_of(name)):
-            frame = Frame.of(path)
+            frame = FrameId.of(path)
             if frame is None:
                 found.unlisted.append(path)
             else:
                 files[path] = frame
-        if not names and not tree.folders(folder) and (frame := Frame.of(join(folder, "0.png"))) is not None:
+        if not names and not tree.folders(folder) and (frame := FrameId.of(join(folder, "0.png"))) is not None:
             empty[frame.method] += 1
     if not files:
         tree.locate(lambda _: False, "folders METHOD/ff, METHOD/cdf, METHOD/fake or METHOD/real (DF40)")
@@ -101,7 +101,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     return found
 
 
-def _row(path: str, frame: Frame, split: str) -> dict[str, str | None]:
+def _row(path: str, frame: FrameId, split: str) -> dict[str, str | None]:
     return {
         "path": path,
         "label": "real" if frame.is_real else "fake",
@@ -112,15 +112,15 @@ def _row(path: str, frame: Frame, split: str) -> dict[str, str | None]:
     }
 
 
-def _add_listed(tree: Tree, found: Found, choice: Choice, files: dict[str, Frame], methods: set[str]) -> None:
+def _add_listed(tree: Tree, found: TreeContents, choice: Choice, files: dict[str, FrameId], methods: set[str]) -> None:
     """Add the listed frames that exist, wherever they are, and count the others by method."""
-    by_frame: dict[Frame, str] = {}
+    by_frame: dict[FrameId, str] = {}
     for place, of in files.items():
         by_frame.setdefault(of, place)
     listed, absent, done = Counter[str](), Counter[str](), set[tuple[str, str]]()
     used = set[str]()
     for split, name in _listed_frames(tree, found, choice):
-        frame = Frame.of(name)
+        frame = FrameId.of(name)
         if frame is None or frame.method not in methods:
             continue
         path = by_frame.get(frame) or by_frame.get(frame._replace(source=""))
@@ -146,7 +146,7 @@ def _add_listed(tree: Tree, found: Found, choice: Choice, files: dict[str, Frame
     found.unlisted += [path for path in files if path not in used]
 
 
-def _listed_frames(tree: Tree, found: Found, choice: Choice) -> Iterator[tuple[str, str]]:
+def _listed_frames(tree: Tree, found: TreeContents, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield the split and path of each frame of the lists."""
     path = choice.lists or Path()
     lists = sorted(path.glob("*.json")) if path.is_dir() else [path]

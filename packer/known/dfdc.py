@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer.known.tree import Choice, Found, Tree, join, read_csv, read_json, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, read_json, relative_path, text_of
 from packer.vision.media import VIDEO
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
@@ -15,9 +15,9 @@ _SPLITS: Mapping[str, str] = {"train": "train", "val": "val", "validation": "val
 _LABELS: Mapping[str, str] = {"real": "real", "fake": "fake", "0": "real", "1": "fake"}
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the videos of every folder that has a list, at any depth."""
-    found = Found()
+    found = TreeContents()
     lists: list[tuple[str, str]] = []
     videos: dict[str, list[str]] = {}
     for folder, names in tree.walk(found):

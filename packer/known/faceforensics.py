@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Found, Tree, join, read_json
+from packer.known.tree import Choice, Tree, TreeContents, join, read_json
 from shardspec.errors import UsageError
 from shardspec.wording import list_some, shorten
 
@@ -23,14 +23,14 @@ _ACTOR = re.compile(r"(\d+)__(.+)\Z")
 _IMAGES = {"images", "frames"}
 
 
-class Member(NamedTuple):
+class ListEntry(NamedTuple):
     """Entry of a YouTube video in the official lists."""
 
     split: str
     partner: str
 
 
-class Part(NamedTuple):
+class MethodVideos(NamedTuple):
     """Videos of one method, or of one kind of originals, at one compression: paths by name."""
 
     method: str
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     videos: dict[str, str]
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find originals and forgeries, with masks. The official lists name pairs of originals, which imply forgeries."""
     base = tree.locate(
         lambda folder: bool({ORIGINALS, FORGERIES} & set(tree.folders(folder))),
@@ -54,7 +54,7 @@ def find(tree: Tree, choice: Choice) -> Found:
         )
     if methods == [ACTORS_METHOD] and (choice.lists is not None or choice.no_lists):
         raise UsageError("leave out --lists", option="lists", place=f"{ACTORS_METHOD} has no official lists")
-    found = Found()
+    found = TreeContents()
     compressions = _compressions(tree, choice, base)
     if methods != [ACTORS_METHOD]:
         members, absent = _members(tree, choice, base)
@@ -97,9 +97,9 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
     return choice.pick_compressions(there, "present")
 
 
-def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], list[str]]:
+def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, ListEntry], list[str]]:
     """Read each video's split and partner from the lists ``SPLIT.json``, and return absent lists of unwanted splits."""
-    members: dict[str, Member] = {}
+    members: dict[str, ListEntry] = {}
     absent: list[str] = []
     if choice.no_lists:
         return members, absent
@@ -119,7 +119,7 @@ def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], 
             for name, partner in (names, reversed(names)):
                 if name in members:
                     raise UsageError(place=path, expected="each video in one pair", found=f"{shorten(name)} in two")
-                members[name] = Member(split, partner)
+                members[name] = ListEntry(split, partner)
     if not members:
         raise UsageError(
             place=choice.lists or tree.root, expected="pairs in train.json, val.json and test.json", found="none"
@@ -127,7 +127,7 @@ def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, Member], 
     return members, absent
 
 
-def _note_pairs(found: Found, members: Mapping[str, Member]) -> None:
+def _note_pairs(found: TreeContents, members: Mapping[str, ListEntry]) -> None:
     pairs = {split: sum(member.split == split for member in members.values()) // 2 for split in OFFICIAL_PAIRS}
     if members and pairs != OFFICIAL_PAIRS:
         expected, has = (
@@ -136,18 +136,18 @@ def _note_pairs(found: Found, members: Mapping[str, Member]) -> None:
         found.notes.append(f"the splits are not the official ones: expected pairs {expected}, found {has}")
 
 
-def _part(tree: Tree, method: str, source: str, compression: str) -> Part:
+def _part(tree: Tree, method: str, source: str, compression: str) -> MethodVideos:
     folder = join(source, compression, "videos")
-    return Part(method, folder, tree.videos(folder))
+    return MethodVideos(method, folder, tree.videos(folder))
 
 
 def _add_pairs(
     tree: Tree,
-    found: Found,
+    found: TreeContents,
     choice: Choice,
-    members: Mapping[str, Member],
-    originals: Part,
-    parts: Sequence[Part],
+    members: Mapping[str, ListEntry],
+    originals: MethodVideos,
+    parts: Sequence[MethodVideos],
     compression: str,
 ) -> None:
     """Add the videos of YouTube and their forgeries ``TARGET_DONOR``, which show the target."""
@@ -177,7 +177,7 @@ def _add_pairs(
             found.rows.append({**facts, "mask": masks.get(name), "donor": donor})
 
 
-def _compare(found: Found, part: Part, wanted: Collection[str], listed: Collection[str]) -> list[str]:
+def _compare(found: TreeContents, part: MethodVideos, wanted: Collection[str], listed: Collection[str]) -> list[str]:
     """Return the existing videos among the wanted ones, or all without lists, and record missing and unlisted ones."""
     if not listed:
         return list(part.videos)
@@ -186,7 +186,7 @@ def _compare(found: Found, part: Part, wanted: Collection[str], listed: Collecti
     return [name for name in part.videos if name in wanted]
 
 
-def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compression: str) -> None:
+def _add_actors(tree: Tree, found: TreeContents, originals: MethodVideos, part: MethodVideos, compression: str) -> None:
     """Add the actors' videos and their forgeries ``TARGET_DONOR__SCENE__ID``, whose original is ``TARGET__SCENE``."""
     for name, path in originals.videos.items():
         match = _ACTOR.match(name)
@@ -205,7 +205,7 @@ def _add_actors(tree: Tree, found: Found, originals: Part, part: Part, compressi
         found.rows.append({**facts, "person": target, "donor": donor})
 
 
-def _masks(tree: Tree, found: Found, part: Part, names: Sequence[str]) -> dict[str, str]:
+def _masks(tree: Tree, found: TreeContents, part: MethodVideos, names: Sequence[str]) -> dict[str, str]:
     """Return the masks of a method's videos, which all compressions share."""
     masks = tree.videos(join(PurePosixPath(part.folder).parents[1].as_posix(), "masks/videos"))
     without = [name for name in names if name not in masks]

@@ -9,7 +9,7 @@ name, which holds the folder from ``FakeAVCeleb/`` on. In their copies, 22 video
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from packer.known.tree import Choice, Found, Tree, join, read_csv, relative_path
+from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, relative_path
 from shardspec.errors import UsageError
 from shardspec.wording import list_some, shorten
 
@@ -33,12 +33,12 @@ _COLUMNS = ("source", "target1", "method", "type", "race", "gender", "path")
 _NONE = ("", "-")
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the videos that the metadata lists. There is no official split; `group` is the person of the source."""
     home = tree.locate(lambda folder: tree.has(join(folder, METADATA)), f"{METADATA} (FakeAVCeleb)")
     inner = join(home, _INNER)
     base = inner if tree.folders(inner) else home
-    found = Found()
+    found = TreeContents()
     videos = tree.all_videos(found, base)
     entries = dict[str, dict[str, str]]()
     for name, entry in _entries(tree, join(home, METADATA)):

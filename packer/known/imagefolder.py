@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from packer.known.tree import Choice, Found, Tree, join
+from packer.known.tree import Choice, Tree, TreeContents, join
 from packer.vision.media import medium_of
 from shardspec.wording import list_some, program
 
@@ -18,13 +18,13 @@ SPLITS: Mapping[str, str] = {
 """Split of each folder, by its name in lower case."""
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the files of every class of every split."""
     base = tree.locate(
         lambda folder: any(name.lower() in SPLITS for name in tree.folders(folder)),
         f"folders train/, val/ or test/ with a folder for each class (without them: {program()} build --label-from folder)",
     )
-    found = Found()
+    found = TreeContents()
     classes: dict[str, set[str]] = {}
     empty: list[str] = []
     for name in tree.folders(base):

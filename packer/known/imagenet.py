@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from packer.known.tree import Choice, Found, Tree, join, read_csv, read_lines
+from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, read_lines
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -18,14 +18,14 @@ _WNID = re.compile(r"n\d{8}\Z")
 _CLASSES = 1000
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the images of train by their folders, and of val by their folders or by the official list."""
     base = tree.locate(
         lambda folder: bool({"train", "val"} & set(tree.folders(folder))),
         "folders train/ and val/ (ImageNet)",
         _KAGGLE_FOLDERS,
     )
-    found = Found()
+    found = TreeContents()
     train = _add_folders(tree, found, join(base, "train"), "train", choice.wants("train"))
     if choice.wants("val") and "val" in tree.folders(base):
         folder = join(base, "val")
@@ -37,7 +37,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     return found
 
 
-def _add_folders(tree: Tree, found: Found, folder: str, split: str, wanted: bool) -> set[str]:
+def _add_folders(tree: Tree, found: TreeContents, folder: str, split: str, wanted: bool) -> set[str]:
     """Add the images of every class folder if the split is wanted, and return the classes."""
     classes = [name for name in tree.folders(folder) if _WNID.match(name)]
     if not wanted:
@@ -66,7 +66,7 @@ def _add_folders(tree: Tree, found: Found, folder: str, split: str, wanted: bool
     return set(classes)
 
 
-def _add_flat(tree: Tree, found: Found, folder: str, choice: Choice, base: str) -> set[str]:
+def _add_flat(tree: Tree, found: TreeContents, folder: str, choice: Choice, base: str) -> set[str]:
     """Add the images of a folder without class folders by the list of their classes, and return the classes."""
     images = {PurePosixPath(path).stem: path for path in tree.paths(folder, IMAGE.holds)}
     if choice.no_lists:
@@ -160,7 +160,7 @@ def _read_devkit_classes(path: Path) -> dict[int, str]:
         raise UsageError(f"expected the development kit's classes, {shorten(str(error))}", place=path) from error
 
 
-def _add_test(tree: Tree, found: Found, folder: str, choice: Choice) -> None:
+def _add_test(tree: Tree, found: TreeContents, folder: str, choice: Choice) -> None:
     """Add the images of test, whose classes are not public, if the user asked for the split by name."""
     paths = tree.paths(folder, IMAGE.holds)
     if paths and "test" not in choice.splits:

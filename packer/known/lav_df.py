@@ -6,7 +6,7 @@ The fields of the metadata are those of the class ``Metadata`` in ``dataset/lavd
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packer.known.tree import Choice, Found, Tree, join, read_json, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_json, relative_path, text_of
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
 
@@ -16,14 +16,14 @@ SPLITS: Mapping[str, str] = {"train": "train", "dev": "val", "val": "val", "test
 _MODIFIED = {(False, False): "none", (True, False): "video", (False, True): "audio", (True, True): "both"}
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the videos that the metadata lists. A forgery of the sound alone is fake, and `modified` says so."""
     base = tree.locate(
         lambda folder: any(tree.has(join(folder, name)) for name in METADATA),
         f"{' or '.join(METADATA)} (LAV-DF)",
     )
     path = join(base, next(name for name in METADATA if tree.has(join(base, name))))
-    found = Found()
+    found = TreeContents()
     videos = tree.all_videos(found, base)
     listed: set[str] = set()
     miscounted = []

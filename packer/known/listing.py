@@ -27,7 +27,7 @@ from packer.known import (
     lrw,
     voxceleb2,
 )
-from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, Choice, Found, Tree
+from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, Choice, Tree, TreeContents
 from packer.packed.export.tables import TABLES
 from packer.workspace.output import check_output, writing_output
 from shardspec.errors import UsageError
@@ -39,7 +39,7 @@ from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_som
 class Known(NamedTuple):
     """A dataset that can be listed: its finder, options and splits, and the options with which it is usually packed."""
 
-    find: Callable[[Tree, Choice], Found]
+    find: Callable[[Tree, Choice], TreeContents]
     options: tuple[str, ...]
     splits: tuple[str, ...]
     recipe: str
@@ -342,7 +342,7 @@ def _complete(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     return tuple({column: row.get(column) for column in columns} for row in rows)
 
 
-def _note_unknown_originals(found: Found, rows: Sequence[Mapping[str, Any]]) -> None:
+def _note_unknown_originals(found: TreeContents, rows: Sequence[Mapping[str, Any]]) -> None:
     unknown = [row["path"] for row in rows if row.get("label") == "fake" and row.get("original", "") is None]
     if unknown:
         found.notes.append(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from packer.known.tree import Choice, Found, Tree, join, read_lines, relative_path
+from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -11,13 +11,13 @@ _LRS2 = ("train", "val", "test")
 _LRS3 = ("pretrain", "trainval", "test")
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the clips of every recording, with their texts."""
     base = tree.locate(
         lambda folder: bool({"main", *_LRS3} & set(tree.folders(folder))),
         "folders main/ (LRS2), or pretrain/, trainval/, test/ (LRS3)",
     )
-    found = Found()
+    found = TreeContents()
     if "main" in tree.folders(base):
         _add_lrs2(tree, found, choice, base)
     elif choice.lists is not None or choice.no_lists:
@@ -33,7 +33,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     return found
 
 
-def _add_lrs2(tree: Tree, found: Found, choice: Choice, base: str) -> None:
+def _add_lrs2(tree: Tree, found: TreeContents, choice: Choice, base: str) -> None:
     """Add clips by the lists ``SPLIT.txt``. Only the lists of the chosen splits must exist; pretrain needs none."""
     absent: list[str] = []
     listed: dict[str, dict[str, str]] = {"main": {}, "pretrain": {}}
@@ -57,7 +57,9 @@ def _add_lrs2(tree: Tree, found: Found, choice: Choice, base: str) -> None:
     found.forget_unlisted(absent)
 
 
-def _add(tree: Tree, found: Found, choice: Choice, folder: str, names: dict[str, str] | None, split: str) -> None:
+def _add(
+    tree: Tree, found: TreeContents, choice: Choice, folder: str, names: dict[str, str] | None, split: str
+) -> None:
     """Add the clips of a folder that are in `names`, with their splits; without `names`, all clips, in one split."""
     listed = names or {}
     clips = set()

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from packer.known.tree import Choice, Found, Tree, join
+from packer.known.tree import Choice, Tree, TreeContents, join
 from packer.vision.media import medium_of
 
 SPLITS = ("train", "val", "test")
@@ -10,13 +10,13 @@ _MOST_TRIED = 20
 """Number of folders searched for clips when a dataset is recognised."""
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the clips of every word; the word is the label."""
     base = tree.locate(
         lambda folder: any(_is_word(tree, folder, word) for word in islice(tree.folders(folder), _MOST_TRIED)),
         "folders WORD/train, WORD/val, WORD/test (LRW's lipread_mp4)",
     )
-    found = Found()
+    found = TreeContents()
     for word in tree.each(tree.folders(base), "words"):
         found.unlisted += tree.paths(join(base, word), medium_of)
         for split in filter(choice.wants, SPLITS):

@@ -91,7 +91,7 @@ class Choice:
 
 
 @dataclass
-class Found:
+class TreeContents:
     """Content of a dataset's folder. Paths are relative to the root.
 
     Attributes
@@ -189,7 +189,7 @@ class Tree:
         """Return the sorted names of the folders in a folder, which need not exist."""
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
-    def all_videos(self, found: Found, top: str = "") -> set[str]:
+    def all_videos(self, found: TreeContents, top: str = "") -> set[str]:
         """Return the paths of all videos below a folder, which need not exist."""
         return {join(folder, name) for folder, names in self.walk(found, top) for name in names if VIDEO.holds(name)}
 
@@ -210,7 +210,7 @@ class Tree:
                 self.doubles.append(path)
         return dict(sorted(found.items()))
 
-    def walk(self, found: Found, top: str = "") -> Iterator[tuple[str, list[str]]]:
+    def walk(self, found: TreeContents, top: str = "") -> Iterator[tuple[str, list[str]]]:
         """Yield every folder below `top`, and itself, with the names of its files. Links are not followed, but noted.
 
         `top` need not exist.

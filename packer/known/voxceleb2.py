@@ -7,7 +7,7 @@ github.com/hyperion-ml/hyperion reads it. Archives also unpack to ``mp4`` withou
 import re
 from collections.abc import Mapping
 
-from packer.known.tree import Choice, Found, Tree, join, read_lines
+from packer.known.tree import Choice, Tree, TreeContents, join, read_lines
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import list_some
@@ -21,7 +21,7 @@ _CELLS = re.compile(r"[,;\t]")
 """Copies of the metadata differ in what separates the cells, and pad them with spaces."""
 
 
-def find(tree: Tree, choice: Choice) -> Found:
+def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the clips of every person. Without a folder of its split, a person's split is that of the metadata."""
     base = tree.locate(
         lambda folder: bool(_places(tree, folder)),
@@ -29,7 +29,7 @@ def find(tree: Tree, choice: Choice) -> Found:
     )
     path = next((join(folder, METADATA) for folder in (base, "") if tree.has(join(folder, METADATA))), None)
     people = {} if path is None else _read_people(tree, path)
-    found = Found()
+    found = TreeContents()
     there, unknown = set[str](), list[str]()
     for folder, of_folder in _places(tree, base):
         found.unlisted += tree.paths(folder, medium_of)

@@ -17,7 +17,7 @@ _FACTS = ("source", "frame", "track", "score")
 
 
 @dataclass(frozen=True)
-class Card:
+class SampleCard:
     """A sample in a grid.
 
     Attributes
@@ -53,7 +53,7 @@ class Card:
         return list(dict.fromkeys(shape.layer for shape in self.shapes))
 
 
-def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[Card]:
+def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequence[str] = ()) -> list[SampleCard]:
     """Return the cards of some rows. Their facts begin with the fields `more` and the fields of a joined table."""
     named = [name for name in dict.fromkeys((*more, *dataset.joined, *_FACTS)) if name in dataset.small_fields]
     stored = [name for name in named if name in dataset.schema]
@@ -72,7 +72,7 @@ def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequenc
 
 def _card(
     dataset: BrowsedDataset, row: int, sample: Mapping[str, Any], size: tuple[int, int] | None, named: Sequence[str]
-) -> Card:
+) -> SampleCard:
     facts = [
         (name, text_of(dataset.field(name), sample[name]))
         for name in named
@@ -82,7 +82,7 @@ def _card(
     ]
     label = text_of(dataset.field("label"), sample["label"]) if sample.get("label") is not None else ""
     title = printable(str(sample["key"])) if "key" in sample else f"row {row}"
-    return Card(row, title, label, tuple(facts), size, shapes_of(sample), is_valid(sample))
+    return SampleCard(row, title, label, tuple(facts), size, shapes_of(sample), is_valid(sample))
 
 
 def _is_none(track: Any) -> bool:

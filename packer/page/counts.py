@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.packed.browse.columns import Column, Selection
+from packer.packed.browse.columns import ColumnArray, Selection
 from packer.packed.browse.dataset import BrowsedDataset
 from shardspec.columns import missing_in
 from shardspec.errors import UsageError
@@ -102,8 +102,8 @@ class _Values(NamedTuple):
         Number of samples without a finite value.
     """
 
-    all: Column
-    selected: Column
+    all: ColumnArray
+    selected: ColumnArray
     missing: int
 
     @classmethod
@@ -150,7 +150,7 @@ def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Sprea
     return Spread(field.name, "list", tuple(bars), _note(len(counts), values.missing))
 
 
-def _counted(values: Column) -> dict[int, int]:
+def _counted(values: ColumnArray) -> dict[int, int]:
     found, counts = np.unique(values, return_counts=True)
     return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from packer.packed.browse.dataset import WRONG, BrowsedDataset
 from packer.packed.rejects import RejectsReport, parse_report, rejects
-from packer.page.cards import Card, cards, text_of
+from packer.page.cards import SampleCard, cards, text_of
 from packer.page.counts import condition_of
 from packer.page.summary import describe, find_faults
 from readers.drawing.values import printable
@@ -127,7 +127,7 @@ class DatasetView:
         parts += [f"{name} > {value}" for name, value in (("score", 0.9), ("frame", 10)) if name in fields]
         return " and ".join(parts[:2])
 
-    def cards(self, rows: Sequence[int] | IntArray, first: str = "") -> list[Card]:
+    def cards(self, rows: Sequence[int] | IntArray, first: str = "") -> list[SampleCard]:
         """Return the cards of some rows, with the field `first` before other facts."""
         return cards(self.dataset, [int(row) for row in rows], [first] if first else ())
 

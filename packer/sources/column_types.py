@@ -32,7 +32,7 @@ _NAMES_MAX = 100_000
 """Most distinct labels to keep as possible class names while all labels look like numbers."""
 
 
-class Column:
+class SourceColumn:
     """A column of rows.
 
     Parameters

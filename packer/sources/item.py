@@ -26,11 +26,11 @@ REASON_LENGTH = 1000
 """Longest reason in a report, in characters. Longer messages of libraries and steps are cut."""
 
 
-Place = Member | Frames
+ItemPlace = Member | Frames
 """Position of an item's content, unless it is the whole file at the item's path."""
 
 
-def place_of(values: Sequence[Any]) -> Place:
+def place_of(values: Sequence[Any]) -> ItemPlace:
     """Read a place from its JSON."""
     return Frames("frames", tuple(values[1]), values[2], values[3]) if values[0] == "frames" else Member.of(values)
 
@@ -50,7 +50,7 @@ class ItemFile(NamedTuple):
     path: str
     bytes: int
     mtime_ns: int
-    member: Place | None = None
+    member: ItemPlace | None = None
 
     @property
     def medium(self) -> Medium:
@@ -124,7 +124,7 @@ class Item(NamedTuple):
     columns: Mapping[str, Any] = {}
     reject: str | None = None
     files: Mapping[str, ItemFile] = {}
-    member: Place | None = None
+    member: ItemPlace | None = None
     arrays: Mapping[str, Member] = {}
     number: int | None = None
 

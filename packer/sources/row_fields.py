@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.column_types import DROP, ArrayType, Column
+from packer.sources.column_types import DROP, ArrayType, SourceColumn
 from packer.sources.item import Item
 from packer.sources.tables.chunks import Chunk, chunks_of
 from shardspec.errors import UsageError
@@ -16,7 +16,7 @@ from shardspec.typing.columns import Where
 from shardspec.wording import LONG, did_you_mean, quote_some, shorten
 
 
-class Columns:
+class SourceColumns:
     """The columns of some rows, each of one type.
 
     Attributes
@@ -29,7 +29,7 @@ class Columns:
         Notes for the user, one line each.
     """
 
-    def __init__(self, columns: Sequence[Column], label: str | None, where: Where) -> None:
+    def __init__(self, columns: Sequence[SourceColumn], label: str | None, where: Where) -> None:
         self.fields: dict[str, str] = {column.name: column.field for column in columns}
         self.classes: dict[str, list[str]] = {}
         self.notes: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def read_columns(
     *,
     cells: Callable[[str], bool] = lambda _: False,
     leave: str | None = None,
-) -> Columns:
+) -> SourceColumns:
     """Settle the type and field name of each column of some rows, and choose the label.
 
     The rows are read once, or twice if a label with many numbers turns out to contain texts.
@@ -151,7 +151,7 @@ def read_columns(
     UsageError
         If a column has a name that cannot become a field, has values of several types, or does not exist.
     """
-    found: dict[str, Column] = {}
+    found: dict[str, SourceColumn] = {}
     dropped: dict[str, str] = {}
     for chunk in chunks():
         for name in chunk.columns:
@@ -159,7 +159,7 @@ def read_columns(
                 dropped[name] = DROP
             elif name not in found and name != leave:
                 is_label, late = _is_label(name, label_from), chunk.first > 0
-                found[name] = Column(name, types.get(name), cells(name), late, is_label, where)
+                found[name] = SourceColumn(name, types.get(name), cells(name), late, is_label, where)
         for column in found.values():
             column.scan(chunk)
     fields = {name: column.field for name, column in found.items()}
@@ -177,7 +177,7 @@ def read_columns(
         column.settle(chunks)
         notes += column.notes()
     _check_marks([column for column in found.values() if column.field != label])
-    columns = Columns(list(found.values()), label, where)
+    columns = SourceColumns(list(found.values()), label, where)
     columns.notes = tuple(notes)
     columns.number_classes()
     return columns
@@ -189,7 +189,7 @@ def read_item_columns(
     label_from: str,
     types: Mapping[str, str],
     cells: Callable[[str], bool] = lambda _: False,
-) -> tuple[Columns, Iterator[Item]]:
+) -> tuple[SourceColumns, Iterator[Item]]:
     """Settle the columns of the items that are not rejects, and yield all items with their values by field.
 
     Parameters
@@ -275,7 +275,7 @@ def _check_names(fields: Mapping[str, str]) -> None:
         taken[field] = column
 
 
-def _check_marks(columns: Sequence[Column]) -> None:
+def _check_marks(columns: Sequence[SourceColumn]) -> None:
     """Refuse a column whose name is taken by the validity field of another column."""
     names = {column.field: column.name for column in columns}
     for column in columns:

@@ -69,7 +69,7 @@ class EncodedValue(NamedTuple):
     marked: bool = False
 
 
-class EncodedColumn(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Values of one field in several rows, all of the same kind.
 
     Attributes
@@ -282,9 +282,9 @@ BYTES_OF: Mapping[FieldKind, tuple[Any, Callable[[Any], EncodedValue]]] = {
 """The Python types of values that are encoded without NumPy, and the functions that encode them."""
 
 
-def text_column(texts: Sequence[bytes]) -> EncodedColumn:
+def text_column(texts: Sequence[bytes]) -> EncodedBatch:
     """Return encoded texts as a column."""
-    return EncodedColumn(texts, [(len(text),) for text in texts], _TEXT)
+    return EncodedBatch(texts, [(len(text),) for text in texts], _TEXT)
 
 
 def kept_image(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:

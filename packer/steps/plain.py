@@ -20,7 +20,7 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import STILL
-from packer.steps.encode import KEPT, EncodedColumn, EncodedValue, Encoder, Kept, kept_image, text_column, write_text
+from packer.steps.encode import KEPT, EncodedBatch, EncodedValue, Encoder, Kept, kept_image, text_column, write_text
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
@@ -62,14 +62,14 @@ class PlainItems(NamedTuple):
 
     Attributes
     ----------
-    columns : dict of str to EncodedColumn
+    columns : dict of str to EncodedBatch
         The rows.
     names : list of str
     reports : list of dict
         The report of each item as JSON, without the item's name (`packer.steps.report.ItemReport`).
     """
 
-    columns: dict[str, EncodedColumn]
+    columns: dict[str, EncodedBatch]
     names: list[str]
     reports: list[dict[str, Any]]
 
@@ -230,9 +230,9 @@ def _are_alike(values: Mapping[str, EncodedValue], own: Mapping[str, list[Encode
     return values.keys() == own.keys() and all(values[name].spec == found[0].spec for name, found in own.items())
 
 
-def _column(values: list[EncodedValue]) -> EncodedColumn:
+def _column(values: list[EncodedValue]) -> EncodedBatch:
     data, shapes, specs, *_ = zip(*values, strict=True)
-    return EncodedColumn(data, shapes, specs[0])
+    return EncodedBatch(data, shapes, specs[0])
 
 
 def _report(image: EncodedValue) -> dict[str, Any]:

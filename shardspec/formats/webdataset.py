@@ -43,7 +43,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True)
-class Member:
+class ShardMember:
     """Member of a tar file that stores a field of a sample.
 
     Attributes
@@ -72,24 +72,24 @@ class Member:
         return None
 
 
-def members(schema: Schema) -> tuple[Member, ...]:
+def members(schema: Schema) -> tuple[ShardMember, ...]:
     """Return the members of a sample in the order in which they are written: those of constant size first."""
     return tuple(sorted(map(member_of, schema), key=lambda member: member.size is None))
 
 
-def member_of(field: Field) -> Member:
+def member_of(field: Field) -> ShardMember:
     """Return the member that stores a field."""
     if field.kind == "text":
-        return Member(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
+        return ShardMember(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
     image = image_types().get(field.codec.name)
     if image is not None:
         suffix = image.suffixes[0][1:]
-        return Member(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
+        return ShardMember(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
     if field.kind == "bytes" and len(field.shape) == 1:
-        return Member(field, f"{field.name}.bin", "bytes")
+        return ShardMember(field, f"{field.name}.bin", "bytes")
     if field.name == "label" and field.is_scalar and field.dtype[1] in "iu":
-        return Member(field, "cls", "decimal")
-    return Member(field, f"{field.name}.npy", "npy")
+        return ShardMember(field, "cls", "decimal")
+    return ShardMember(field, f"{field.name}.npy", "npy")
 
 
 def stored(field: Field, block_rows: int) -> Stored:

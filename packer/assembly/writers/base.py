@@ -116,7 +116,7 @@ def check_rows(name: str, size: ShardSize, written: int) -> None:
         )
 
 
-class Blocks:
+class BlockBuffer:
     """Regroups batches of rows into blocks of a fixed length, so that a writer's bytes do not depend on the batches.
 
     Parameters

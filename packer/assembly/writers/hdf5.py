@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.writers.base import Blocks, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.base import BlockBuffer, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError
 from shardspec.formats.hdf5 import HDF5Array, hdf5_arrays
@@ -38,7 +38,7 @@ class HDF5ShardWriter:
         self._size = size
         self._schema = schema
         self._rows = 0
-        self._blocks = Blocks(schema, self.block_rows)
+        self._blocks = BlockBuffer(schema, self.block_rows)
         self._index = IndexWriter("hdf5", schema, size.samples, summed=schema.names)
         datasets = [d for f in schema for d in hdf5_arrays(f, size.samples, _total(f, size))]
         names = [d.name for d in datasets]

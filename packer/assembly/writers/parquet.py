@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packer.assembly.writers.base import Blocks, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
+from packer.assembly.writers.base import BlockBuffer, IndexWriter, ShardSize, block_rows_of, check_rows, count_rows
 from shardspec.columns import Columns, fixed_bytes
 from shardspec.formats.parquet import ROWS_MAX, SCHEMA_KEY, parquet_column
 from shardspec.schema import Field, Schema
@@ -53,7 +53,7 @@ class ParquetShardWriter:
         self._schema = schema
         self._stored = [f for f in schema if parquet_column(f).storage != "none"]
         self._rows = 0
-        self._blocks = Blocks(schema, self.block_rows)
+        self._blocks = BlockBuffer(schema, self.block_rows)
         self._index = IndexWriter("parquet", schema, size.samples, summed=schema.names)
         self._groups: list[dict[str, Any]] = []
         """Sizes of each field's values in bits, for each row group."""

@@ -18,7 +18,7 @@ from shardspec.formats.webdataset import (
     INDEX_VERSION,
     MEMBER_BYTES_MAX,
     NAME_BYTES_MAX,
-    Member,
+    ShardMember,
     base_name,
     headers,
     members,
@@ -105,7 +105,7 @@ class WebDatasetShardWriter:
         return out
 
     def _varying_members(
-        self, member: Member, values: Any, bases: Sequence[bytes]
+        self, member: ShardMember, values: Any, bases: Sequence[bytes]
     ) -> tuple[IntArray, list[tuple[Buffer, ...]]]:
         """Return the sizes of a field's members, (n,), and the bytes of each member with header and padding."""
         contents = [self._content(member, value) for value in values]
@@ -115,7 +115,7 @@ class WebDatasetShardWriter:
         gaps = (padded(sizes) - sizes).tolist()
         return sizes, [(head.data, *parts, bytes(gap)) for head, parts, gap in zip(heads, contents, gaps, strict=True)]
 
-    def _content(self, member: Member, value: Any) -> tuple[Buffer, ...]:
+    def _content(self, member: ShardMember, value: Any) -> tuple[Buffer, ...]:
         """Return the content of a member of varying size."""
         if member.content == "bytes":
             return (memoryview(value).cast("B"),)
@@ -139,7 +139,7 @@ class WebDatasetShardWriter:
         words = [word for offset, size in zip(offsets, sizes, strict=True) for word in (offset, size, name)]
         return (self._line % tuple(words)).encode()
 
-    def _check_size(self, member: Member, size: int) -> None:
+    def _check_size(self, member: ShardMember, size: int) -> None:
         if size > MEMBER_BYTES_MAX:
             raise BuildError(
                 (

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue
+from packer.steps.encode import ColumnSpec, EncodedBatch, EncodedValue
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace
 from packer.workspace.durable import publish
@@ -35,7 +35,7 @@ MARK = b"PARTv4\r\n"
 _TAIL = struct.Struct("<QQ8s")
 _BUFFER_BYTES = 1 << 20
 
-Columns = Mapping[str, ColumnSpec]
+PartColumns = Mapping[str, ColumnSpec]
 """The columns of a group of rows, sorted by name. The values of a row are in this order."""
 
 
@@ -96,7 +96,7 @@ class Part:
         """Return the reports of the task's items, in order."""
         return [item.to_report() for item in self.items]
 
-    def group(self, columns: Columns) -> "RowGroup | None":
+    def group(self, columns: PartColumns) -> "RowGroup | None":
         """Return the group with these columns, or None."""
         return next((group for group in self.groups if group.columns == columns), None)
 
@@ -144,7 +144,7 @@ class RowGroup:
     def __init__(
         self,
         view: memoryview,
-        columns: Columns,
+        columns: PartColumns,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
         shapes: npt.NDArray[np.int32],
@@ -201,7 +201,7 @@ class RowGroup:
 class _GroupIndex:
     """Collects the index of a group that is being written."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: PartColumns) -> None:
         self.columns = columns
         self.names, self.specs = tuple(columns), tuple(columns.values())
         self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
@@ -301,14 +301,12 @@ class PartWriter:
         document = report.to_json()
         self.items.append(PackedItem(document.pop("name"), document, self._group))
 
-    def add(
-        self, columns: Mapping[str, EncodedColumn], names: Iterable[str], reports: Iterable[dict[str, Any]]
-    ) -> None:
+    def add(self, columns: Mapping[str, EncodedBatch], names: Iterable[str], reports: Iterable[dict[str, Any]]) -> None:
         """Append items with one row each.
 
         Parameters
         ----------
-        columns : mapping of str to EncodedColumn
+        columns : mapping of str to EncodedBatch
             The rows.
         names : iterable of str
             Names of the items.
@@ -399,7 +397,7 @@ def _little(numbers: "array[int]") -> bytes:
     return numbers.tobytes()
 
 
-def columns_to_json(columns: Columns) -> list[Any]:
+def columns_to_json(columns: PartColumns) -> list[Any]:
     """Return columns as JSON."""
     return [[name, *spec] for name, spec in columns.items()]
 
@@ -409,7 +407,7 @@ def columns_from_json(document: list[Any]) -> dict[str, ColumnSpec]:
     return {name: ColumnSpec(*spec) for name, *spec in document}
 
 
-def describe_difference(expected: Columns, found: Columns) -> str:
+def describe_difference(expected: PartColumns, found: PartColumns) -> str:
     """Describe how two sets of columns differ, field by field."""
     lines = []
     for name in sorted({*expected, *found}):

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Lengths, RowSource, compact, open_rows
-from packer.builds.parts.part import Columns as PartColumns
-from packer.builds.parts.part import RowGroup, columns_from_json, columns_to_json, open_part
+from packer.builds.parts.part import PartColumns, RowGroup, columns_from_json, columns_to_json, open_part
 from packer.workspace import Workspace
 from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Columns, IntArray, allocate

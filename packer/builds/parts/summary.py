@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from packer.builds.parts.part import Columns as PartColumns
-from packer.builds.parts.part import Part, describe_difference, open_part
+from packer.builds.parts.part import Part, PartColumns, describe_difference, open_part
 from packer.builds.parts.rows import RowTable
 from packer.builds.reports import ItemIdentity, ReportWriter
 from packer.jobs.plan import Task

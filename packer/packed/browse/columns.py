@@ -12,7 +12,7 @@ from shardspec.columns import Columns, IntArray, allocate
 from shardspec.errors import UsageError
 from shardspec.schema import Field
 
-Column = npt.NDArray[Any]
+ColumnArray = npt.NDArray[Any]
 
 MAX_TEXTS = 10**7
 """Most samples of a dataset whose text fields are read into memory. A key takes 20 bytes or more."""
@@ -31,13 +31,13 @@ class Texts(NamedTuple):
         The index of each sample's value among them.
     """
 
-    names: Column
+    names: ColumnArray
     codes: npt.NDArray[np.int32]
 
 
-def read_numbers(pool: ShardPool, field: Field) -> Column:
+def read_numbers(pool: ShardPool, field: Field) -> ColumnArray:
     """Read a fixed field of all samples."""
-    values: Column = allocate([field], len(pool))[field.name]
+    values: ColumnArray = allocate([field], len(pool))[field.name]
     for start, columns in read_blocks(pool, [field.name]):
         block = columns[field.name]
         values[start : start + len(block)] = block
@@ -110,7 +110,7 @@ class Selection:
     """
 
     def __init__(
-        self, total: int, chosen: IntArray | None = None, values: Column | None = None, descending: bool = False
+        self, total: int, chosen: IntArray | None = None, values: ColumnArray | None = None, descending: bool = False
     ) -> None:
         rows = np.arange(total) if chosen is None else chosen
         self.mask = np.zeros(total, np.bool_)
@@ -131,7 +131,7 @@ class Selection:
         return int(np.flatnonzero(self._rows == row)[0])
 
 
-def _sorted(rows: IntArray, values: Column, descending: bool) -> IntArray:
+def _sorted(rows: IntArray, values: ColumnArray, descending: bool) -> IntArray:
     with_number = _are_numbers(values)
     numbered, numbers = rows[with_number], np.ma.getdata(values)[with_number]
     if descending:  # reversed before and after a stable sort, so that equal values keep their order
@@ -141,6 +141,6 @@ def _sorted(rows: IntArray, values: Column, descending: bool) -> IntArray:
     return np.concatenate([numbered[order], rows[~with_number]])
 
 
-def _are_numbers(values: Column) -> npt.NDArray[np.bool_]:
+def _are_numbers(values: ColumnArray) -> npt.NDArray[np.bool_]:
     there = ~np.ma.getmaskarray(values)
     return there & ~np.isnan(np.ma.getdata(values)) if values.dtype.kind == "f" else there

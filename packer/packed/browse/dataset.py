@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from packer.packed.browse.columns import Column, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
+from packer.packed.browse.columns import ColumnArray, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
 from packer.sources.tables.opening import open_table
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool, Verify
@@ -80,7 +80,7 @@ class BrowsedDataset:
         self.pool = ShardPool(layout_at(path.absolute()), verify, checksums=True)
         self.manifest = self.pool.manifest
         self._lock = threading.RLock()
-        self._numbers: dict[str, Column] = {}
+        self._numbers: dict[str, ColumnArray] = {}
         self._texts: dict[str, Texts] = {}
         self._selections: OrderedDict[tuple[str, str], Selection] = OrderedDict()
         self.joined: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class BrowsedDataset:
             return self.schema[name]
         return Field(name, "fixed", {BOX_SIDE: "<f4", WRONG: "|b1"}[name], ())
 
-    def numbers(self, name: str) -> Column:
+    def numbers(self, name: str) -> ColumnArray:
         """Return a small field of numbers of all samples. Missing values are not marked (`known`)."""
         with self._lock:
             if name not in self._numbers:
@@ -153,14 +153,14 @@ class BrowsedDataset:
         fields = [field for one in of if (field := self.schema.validity(one)) is not None]
         return np.logical_and.reduce([self.numbers(field) for field in fields]) if fields else None
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnArray:
         """Return a small field of all samples: numbers, or texts as ``StringDType``. Missing values are masked."""
         if self.field(name).kind == "text":
             texts = self.texts(name)
             column = texts.names[texts.codes]
         else:
             column = self.numbers(name)
-        marked: Column = mark_missing(column, self.known(name))
+        marked: ColumnArray = mark_missing(column, self.known(name))
         return marked
 
     def select(self, where: str = "", sort: str = "") -> Selection:
@@ -292,18 +292,18 @@ class BrowsedDataset:
         self.pool = self.pool.join(found.fields, found.columns)
         self.joined = tuple(field.name for field in found.fields)
 
-    def _read_numbers(self, name: str) -> Column:
+    def _read_numbers(self, name: str) -> ColumnArray:
         if name == WRONG:
             return self._compare_predictions()
         if name == BOX_SIDE:
             boxes = read_numbers(self.pool, self.schema["box"])
-            sides: Column = (boxes[:, 2:] - boxes[:, :2]).max(axis=1, initial=0).astype(np.float32)
+            sides: ColumnArray = (boxes[:, 2:] - boxes[:, :2]).max(axis=1, initial=0).astype(np.float32)
             return sides
         field = self.schema[name]
         mapped = self.pool.map_index(field) if name not in self.joined else None
         return read_numbers(self.pool, field) if mapped is None else mapped
 
-    def _compare_predictions(self) -> Column:
+    def _compare_predictions(self) -> ColumnArray:
         """Return which predictions are not the labels."""
         assert self._prediction is not None
         field = self.schema[self._prediction]
@@ -316,10 +316,10 @@ class BrowsedDataset:
             right = predicted == names[np.where(known, labels, len(names) - 1)]
         else:
             right = predicted == labels
-        wrong: Column = ~right
+        wrong: ColumnArray = ~right
         return wrong
 
-    def _sort_values(self, name: str) -> Column:
+    def _sort_values(self, name: str) -> ColumnArray:
         """Return numbers that sort like the values of a field."""
         if name not in self.small_fields:
             raise UsageError(
@@ -328,7 +328,7 @@ class BrowsedDataset:
                 found=f"{shorten(name)}{did_you_mean(name, self.small_fields)}",
             )
         values = self.texts(name).codes if self.field(name).kind == "text" else self.numbers(name)
-        marked: Column = mark_missing(values, self.known(name))
+        marked: ColumnArray = mark_missing(values, self.known(name))
         return marked
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.copy.part import copy_part, is_part, temporary_folder
-from packer.packed.copy.places import Bucket, Folder, Place, Repository
+from packer.packed.copy.places import Bucket, DatasetPlace, Folder, Repository
 from packer.packed.copy.transfer import another, holds, in_threads, other_files, prepare, transfer
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
@@ -137,7 +137,9 @@ def copy(
         return _copy_files(part, target, (part.root / MANIFEST_NAME).read_bytes(), overwrite, listener)
 
 
-def _copy_files(source: Place, target: Place, data: bytes, overwrite: bool, listener: ProgressListener) -> CopyResult:
+def _copy_files(
+    source: DatasetPlace, target: DatasetPlace, data: bytes, overwrite: bool, listener: ProgressListener
+) -> CopyResult:
     """Copy all files of the dataset with this manifest."""
     manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
     present = prepare(target, data, manifest, overwrite)
@@ -146,7 +148,7 @@ def _copy_files(source: Place, target: Place, data: bytes, overwrite: bool, list
     return CopyResult(target.name, manifest, copied, len(manifest.entries) - copied)
 
 
-def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mapping[str, str]) -> CopyResult:
+def _check_made(target: DatasetPlace, made: Manifest, manifest: Manifest, choice: Mapping[str, str]) -> CopyResult:
     """Check the files of the dataset in the target, which must be the same part of the same dataset."""
     if not is_part(made, manifest, choice):
         raise another(target)
@@ -162,13 +164,13 @@ def _check_made(target: Place, made: Manifest, manifest: Manifest, choice: Mappi
     return CopyResult(target.name, made, 0, len(made.entries))
 
 
-def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
+def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> DatasetPlace:
     if names_store(dataset):
         return _bucket(open_store(str(dataset), options))
     return Folder(given_path("dataset", local_path(dataset)).absolute())
 
 
-def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Place:
+def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> DatasetPlace:
     store = writable_store(out, options)
     return Folder(output_folder(out)) if store is None else _bucket(store)
 

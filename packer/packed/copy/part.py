@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener
-from packer.packed.browse.columns import Column
+from packer.packed.browse.columns import ColumnArray
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.copy.places import Folder, Place
+from packer.packed.copy.places import DatasetPlace, Folder
 from packer.packed.copy.transfer import prepare, transfer
 from packer.packed.plan import Input, open_input, shards_of
 from packer.packed.split.part import ItemsOfRows, plan_part
@@ -38,7 +38,7 @@ _STARTING_S = 60
 
 
 def copy_part(
-    source: Place,
+    source: DatasetPlace,
     data: bytes,
     out: Path,
     choice: Mapping[str, str],
@@ -51,7 +51,7 @@ def copy_part(
 
     Parameters
     ----------
-    source : Place
+    source : DatasetPlace
     data : bytes
         The manifest of the dataset in `source`.
     out : Path
@@ -102,7 +102,7 @@ class _FetchedDataset(BrowsedDataset):
     """
 
     def __init__(
-        self, source: Place, data: bytes, manifest: Manifest, local: Folder, listener: ProgressListener
+        self, source: DatasetPlace, data: bytes, manifest: Manifest, local: Folder, listener: ProgressListener
     ) -> None:
         prepare(local, data, manifest, overwrite=True)
         self._transfer = partial(transfer, source, local, listener=listener)
@@ -112,7 +112,7 @@ class _FetchedDataset(BrowsedDataset):
         local.commit(data)
         super().__init__(local.root, verify="off")
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnArray:
         """Return a small field of all samples. Fields that are not in the index are read from all shards."""
         if self.pool.layout.find_index(self.manifest, name) is None:
             self.fetch(self.manifest.shards)

@@ -21,7 +21,7 @@ _SHA256_CHARACTERS = 64
 _CARD_BYTES_MAX = 1 << 20
 
 
-class Place(Protocol):
+class DatasetPlace(Protocol):
     """A folder or a store that a dataset is copied from or to.
 
     Attributes
@@ -55,7 +55,7 @@ class Place(Protocol):
         """Return the SHA-256 of a file."""
         ...
 
-    def write(self, entry: FileEntry, source: "Place") -> None:
+    def write(self, entry: FileEntry, source: "DatasetPlace") -> None:
         """Write a file with the content that it has in another place."""
         ...
 
@@ -116,7 +116,7 @@ class Folder:
         with (self.root / name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def write(self, entry: FileEntry, source: Place) -> None:
+    def write(self, entry: FileEntry, source: DatasetPlace) -> None:
         """Write a file with the content that it has in another place."""
         path = self.root / entry.name
         with writing(self.root):
@@ -175,7 +175,7 @@ class Bucket:
             digest.update(chunk)
         return digest.hexdigest()
 
-    def write(self, entry: FileEntry, source: Place) -> None:
+    def write(self, entry: FileEntry, source: DatasetPlace) -> None:
         """Upload a file, from the folder it is in, or through a temporary file if it comes from a store."""
         if isinstance(source, Folder):
             for _ in _checked(entry, source):
@@ -239,5 +239,5 @@ class Repository(Bucket):
             self._hub.commit()
 
 
-def _checked(entry: FileEntry, source: Place) -> Iterator[Buffer]:
+def _checked(entry: FileEntry, source: DatasetPlace) -> Iterator[Buffer]:
     return checked_chunks(source.chunks(entry), entry, source.place(entry.name))

@@ -6,7 +6,7 @@ from contextlib import closing
 
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.transfers import Transfers
-from packer.packed.copy.places import Folder, Place
+from packer.packed.copy.places import DatasetPlace, Folder
 from shardspec.entries import FileEntry
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME
@@ -17,7 +17,11 @@ _PARTIAL_OF = re.compile(r"\.[0-9a-f]{32}\.partial\Z")
 
 
 def transfer(
-    source: Place, target: Place, entries: Sequence[FileEntry], present: Mapping[str, int], listener: ProgressListener
+    source: DatasetPlace,
+    target: DatasetPlace,
+    entries: Sequence[FileEntry],
+    present: Mapping[str, int],
+    listener: ProgressListener,
 ) -> int:
     """Copy files that the target does not hold with the right digest, and return their number.
 
@@ -34,7 +38,7 @@ def transfer(
     return done
 
 
-def prepare(target: Place, data: bytes, manifest: Manifest, overwrite: bool) -> dict[str, int]:
+def prepare(target: DatasetPlace, data: bytes, manifest: Manifest, overwrite: bool) -> dict[str, int]:
     """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies.
 
     A manifest of the same files is left to be replaced.
@@ -59,7 +63,7 @@ def prepare(target: Place, data: bytes, manifest: Manifest, overwrite: bool) -> 
     return present
 
 
-def other_files(target: Place, names: Sequence[str]) -> UsageError:
+def other_files(target: DatasetPlace, names: Sequence[str]) -> UsageError:
     """Return the error about files in the target that belong to no dataset."""
     return UsageError(
         place=target.name,
@@ -69,14 +73,14 @@ def other_files(target: Place, names: Sequence[str]) -> UsageError:
     )
 
 
-def another(target: Place) -> UsageError:
+def another(target: DatasetPlace) -> UsageError:
     """Return the error about another dataset in the target."""
     return UsageError(
         place=target.name, expected="a new place", found="another dataset", hint="choose another, or `overwrite`"
     )
 
 
-def holds(place: Place, entry: FileEntry, present: Mapping[str, int]) -> bool:
+def holds(place: DatasetPlace, entry: FileEntry, present: Mapping[str, int]) -> bool:
     """Return whether a file is in a place with the right size and digest."""
     return present.get(entry.name) == entry.bytes and place.digest(entry.name) == entry.sha256
 
@@ -89,7 +93,7 @@ def in_threads(work: Callable[[FileEntry], bool], entries: Iterable[FileEntry]) 
         yield from transfers.results()
 
 
-def _copy_file(source: Place, target: Place, entry: FileEntry, present: Mapping[str, int]) -> bool:
+def _copy_file(source: DatasetPlace, target: DatasetPlace, entry: FileEntry, present: Mapping[str, int]) -> bool:
     """Copy one file, and return whether that was necessary."""
     if holds(target, entry, present):
         return False

@@ -50,7 +50,7 @@ class _Meta(NamedTuple):
     transaction: int
 
 
-class Entry(NamedTuple):
+class KeyEntry(NamedTuple):
     """A key and its value.
 
     Attributes
@@ -71,7 +71,7 @@ class TreeDamage(Exception):  # noqa: N818 -- it is the end of a listing, not an
     """The rest of a file cannot be read; the message says why."""
 
 
-def walk_lmdb(path: Path) -> Iterator[Entry]:
+def walk_lmdb(path: Path) -> Iterator[KeyEntry]:
     """Yield the entries of an LMDB file's main tree.
 
     Raises
@@ -94,7 +94,7 @@ class _Tree:
         self._pages = self._bytes // self._page_bytes
         self._visited = 0
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[KeyEntry]:
         """Yield all entries in order. Only the pages on the path to the current one are in memory."""
         _, flags, depth, root, _ = self._meta
         if root == _NO_PAGE:
@@ -138,7 +138,7 @@ class _Tree:
     def _children(self, page: bytes) -> list[int]:
         return [low | high << 16 | top << 32 for _, low, high, top, _ in self._nodes(page)]
 
-    def _leaf(self, number: int, page: bytes) -> Iterator[Entry]:
+    def _leaf(self, number: int, page: bytes) -> Iterator[KeyEntry]:
         for place, low, high, flags, key_bytes in self._nodes(page):
             start = place + _NODE.size + key_bytes
             key, size = page[place + _NODE.size : start], low | high << 16
@@ -146,25 +146,25 @@ class _Tree:
             if start + inside > len(page):
                 raise TreeDamage("expected values within their page, found others")
             if flags & (_SUB | _DUPLICATES):
-                yield Entry(key, 0, 0, "expected a single value, found a nested database or several values")
+                yield KeyEntry(key, 0, 0, "expected a single value, found a nested database or several values")
             elif flags & _BIG:
                 yield self._big(key, int.from_bytes(page[start : start + 8], "little"), size)
             else:
-                yield Entry(key, number * self._page_bytes + start, size)
+                yield KeyEntry(key, number * self._page_bytes + start, size)
 
-    def _big(self, key: bytes, number: int, size: int) -> Entry:
+    def _big(self, key: bytes, number: int, size: int) -> KeyEntry:
         """Return the entry of a value on overflow pages."""
         problem = "expected overflow pages with the value, found others: the file is cut off or damaged"
         if not 2 <= number < self._pages:
-            return Entry(key, 0, 0, problem)
+            return KeyEntry(key, 0, 0, problem)
         start = number * self._page_bytes
         self._file.seek(start)
         head = self._file.read(_HEADER_BYTES)
         found, _, flags, span = _OVERFLOW_PAGE.unpack(head) if len(head) == _HEADER_BYTES else (0, 0, 0, 0)
         span *= self._page_bytes
         if found != number or flags & ~_DIRTY_FLAGS != _OVERFLOW or _HEADER_BYTES + size > span:
-            return Entry(key, 0, 0, problem)
-        return Entry(key, start + _HEADER_BYTES, size, None if start + span <= self._bytes else problem)
+            return KeyEntry(key, 0, 0, problem)
+        return KeyEntry(key, start + _HEADER_BYTES, size, None if start + span <= self._bytes else problem)
 
 
 def _newest_meta(head: bytes) -> _Meta:
@@ -242,7 +242,7 @@ def _with_texts(place: Place, found: Found, text_of: IntArray, texts: Sequence[t
             yield item
 
 
-def _item(place: Place, name: str, entry: Entry, head: bytes) -> Item | None:
+def _item(place: Place, name: str, entry: KeyEntry, head: bytes) -> Item | None:
     """Return the item for an entry; None if the value is neither an image, a video nor a pickle."""
     suffix = PurePosixPath(name).suffix.lower()
     shown = medium_of(name) is not None

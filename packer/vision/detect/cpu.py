@@ -160,7 +160,7 @@ _FIELD, _STRIDE = 12, 2  # P-net's receptive field and stride, input pixels
 
 
 class CpuFrame:
-    """Samples an image and passes the pieces to a network library; fulfils ``packer.vision.detect.networks.Frame``.
+    """Samples an image and passes the pieces to a network library; fulfils ``packer.vision.detect.networks.PreparedFrame``.
 
     The strips and chunks depend on the image and its own boxes alone, so the results cannot depend on other frames.
     """

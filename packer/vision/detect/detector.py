@@ -21,7 +21,7 @@ from packer.vision.detect.detections import (
     square,
     touch_frame,
 )
-from packer.vision.detect.networks import Frame, build_networks, load_weights, make_runtime, resolve_runtime
+from packer.vision.detect.networks import PreparedFrame, build_networks, load_weights, make_runtime, resolve_runtime
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -197,7 +197,7 @@ class Detector:
             side *= self._factor
         return scales[self._skip_levels :]
 
-    def _propose(self, frame: Frame, height: int, width: int, scales: list[float]) -> FloatArray:
+    def _propose(self, frame: PreparedFrame, height: int, width: int, scales: list[float]) -> FloatArray:
         """Return the boxes, (n, 4), that P-net proposes, best first, squared."""
         min_logit = _logit(self._thresholds[0])
         lattice, columns, corners, values = [], [], [], []
@@ -220,7 +220,7 @@ class Detector:
         return square(regress(boxes[keep], outputs[keep, :4], inclusive=0))
 
     def _refine(
-        self, net: str, frame: Frame, boxes: FloatArray, height: int, width: int
+        self, net: str, frame: PreparedFrame, boxes: FloatArray, height: int, width: int
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the boxes that a net accepts, with their scores and the net's outputs."""
         windows, valid = crop_windows(boxes, width, height)

@@ -82,7 +82,7 @@ def _read_arrays(raw: bytes) -> list[FloatArray]:
 
     stream = io.BytesIO(lz4.frame.decompress(raw))
 
-    class Array:
+    class JoblibArray:
         """Stands for joblib's NumpyArrayWrapper, whose numbers follow in the stream, after a padding of given size."""
 
         def __setstate__(self, state: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def _read_arrays(raw: bytes) -> list[FloatArray]:
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            return Array if name == "NumpyArrayWrapper" else super().find_class(module, name)
+            return JoblibArray if name == "NumpyArrayWrapper" else super().find_class(module, name)
 
     return [array.values for array in Unpickler(stream).load()]
 
@@ -200,7 +200,7 @@ _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _NAME_BYTES = 256
 
 
-class Frame(Protocol):
+class PreparedFrame(Protocol):
     """One image, prepared for the networks."""
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
@@ -229,7 +229,7 @@ class Frame(Protocol):
 class Runtime(Protocol):
     """A library that runs the networks on a device. Made once per process; not safe across threads, fork or pickle."""
 
-    def open(self, image: npt.NDArray[np.uint8]) -> Frame:
+    def open(self, image: npt.NDArray[np.uint8]) -> PreparedFrame:
         """Prepare an image, (H, W, 3) RGB, C-contiguous."""
         ...
 

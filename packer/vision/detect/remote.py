@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.vision.detect.detections import Detections
-from packer.vision.detect.interface import BadDetectionsError, CheckedDetector
+from packer.vision.detect.interface import BadDetectionsError, CheckedDetector, Frame
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.errors import ItemError
 from shardspec.wording import counted
@@ -181,8 +181,6 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
         raise ValueError("expected a C-contiguous array")
     return array.reshape(-1).view(np.uint8).data
 
-
-Frame = npt.NDArray[np.uint8]
 
 WAITING_BYTES = 256 * 10**6
 """Memory limit in bytes for frames of queued requests: ten requests of four 1080p frames. One may exceed the limit."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from packer.vision.detect.cpu import CpuFrame, cell_edges
-from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Frame, Layer, Pool
+from packer.vision.detect.networks import CROP_SIZES, OUTPUTS, Dense, Layer, Pool, PreparedFrame
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -75,7 +75,7 @@ class TorchRuntime:
         self._sample_on_device = self._device.type != "cpu" if sample_on_device is None else sample_on_device
         self._nets = {name: _module(_pad_channels(layers)).to(self._device) for name, layers in networks.items()}
 
-    def open(self, image: npt.NDArray[np.uint8]) -> Frame:
+    def open(self, image: npt.NDArray[np.uint8]) -> PreparedFrame:
         if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
             in_pieces = partial(CpuFrame, image, self._run_arrays)
             return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
@@ -102,7 +102,7 @@ class TorchRuntime:
 
 
 class TorchFrame:
-    """Uploads an image once and samples it there; fulfils ``packer.vision.detect.networks.Frame``.
+    """Uploads an image once and samples it there; fulfils ``packer.vision.detect.networks.PreparedFrame``.
 
     Works like ``packer.vision.detect.cpu.AreaSampler``, with an integral image on the device. The chunks
     depend on the image's own boxes alone, so the results cannot depend on the frames around it.
@@ -159,13 +159,13 @@ class _RetriedFrame:
     """An image on the device that is processed in pieces once the device has had too little memory for a call.
 
     The result of a call depends on the image alone, so a call can be repeated. Fulfils
-    ``packer.vision.detect.networks.Frame``.
+    ``packer.vision.detect.networks.PreparedFrame``.
     """
 
-    def __init__(self, whole: Callable[[], Frame], in_pieces: Callable[[], Frame]) -> None:
-        self._in_pieces: Callable[[], Frame] | None = in_pieces
-        self._make: Callable[[], Frame] | None = whole
-        self._frame: Frame | None = None
+    def __init__(self, whole: Callable[[], PreparedFrame], in_pieces: Callable[[], PreparedFrame]) -> None:
+        self._in_pieces: Callable[[], PreparedFrame] | None = in_pieces
+        self._make: Callable[[], PreparedFrame] | None = whole
+        self._frame: PreparedFrame | None = None
 
     def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
         return self._call(lambda frame: frame.propose(height, width, min_logit))
@@ -173,7 +173,7 @@ class _RetriedFrame:
     def refine(self, net: str, windows: IntArray) -> FloatArray:
         return self._call(lambda frame: frame.refine(net, windows))
 
-    def _call(self, call: Callable[[Frame], T]) -> T:
+    def _call(self, call: Callable[[PreparedFrame], T]) -> T:
         try:
             return call(self._opened())
         except torch.OutOfMemoryError:
@@ -184,7 +184,7 @@ class _RetriedFrame:
         torch.cuda.empty_cache()
         return call(self._opened())
 
-    def _opened(self) -> Frame:
+    def _opened(self) -> PreparedFrame:
         if self._frame is None:
             assert self._make is not None
             self._frame = self._make()

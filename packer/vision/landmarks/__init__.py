@@ -74,7 +74,7 @@ __all__ = ["KINDS", "LandmarkProvider", "make_provider"]
 
 
 @dataclass(frozen=True)
-class Kind(ImportTarget):
+class LandmarkKind(ImportTarget):
     """A kind of landmarks.
 
     Attributes
@@ -89,15 +89,15 @@ class Kind(ImportTarget):
     needs: tuple[str, ...] = ()
 
 
-KINDS: Mapping[str, Kind] = {
-    "5": Kind("packer.vision.landmarks:FivePoints"),
-    "68": Kind(
+KINDS: Mapping[str, LandmarkKind] = {
+    "5": LandmarkKind("packer.vision.landmarks:FivePoints"),
+    "68": LandmarkKind(
         "packer.vision.landmarks.dlib68:Dlib68",
         "dlib",
         ("dlib-bin", "face-recognition-models"),
         ("dlib", "face_recognition_models"),
     ),
-    "mesh": Kind("packer.vision.landmarks.mesh:FaceMesh", "faces-light", ("openvino",), ("openvino",)),
+    "mesh": LandmarkKind("packer.vision.landmarks.mesh:FaceMesh", "faces-light", ("openvino",), ("openvino",)),
 }
 """The values of ``--landmarks``, and the class of each."""
 

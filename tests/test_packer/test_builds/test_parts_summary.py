@@ -15,14 +15,14 @@ from support.packed import fingerprints
 
 import packer
 from packer.builds.parts import part as part_module
-from packer.builds.parts.part import Columns, Part, PartWriter, RowGroup
+from packer.builds.parts.part import Part, PartColumns, PartWriter, RowGroup
 from packer.builds.parts.rows import PartRows, RowTable, describe_rows
 from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
 from packer.jobs.stages import cut_into_shards
 from packer.recipe import Recipe
-from packer.steps.encode import ColumnSpec, EncodedColumn, EncodedValue, image_codec
+from packer.steps.encode import ColumnSpec, EncodedBatch, EncodedValue, image_codec
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace, shared_files
 from shardspec.columns import Buffer
@@ -99,7 +99,7 @@ def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_on
 def open_parts(space: Workspace, folder: Path) -> PartsReader:
     tasks = Tasks((n, n + 1, 0) for n in range(TASKS))
 
-    def summary(columns: Columns | None) -> PartsSummary:
+    def summary(columns: PartColumns | None) -> PartsSummary:
         settler = SchemaSettler(image_codec(Recipe(encode="raw")), {}, {})
         return PartsSummary(
             settler, ReportWriter(folder / "rejects", folder / "items"), lambda _: repeat(None), columns
@@ -190,7 +190,7 @@ def test_items_added_together_make_the_part_of_items_added_one_by_one(tmp_path: 
         alone.finish()
     with PartWriter(tmp_path / "together") as together:
         columns = {
-            field: EncodedColumn([one.data for one in column], [one.shape for one in column], column[0].spec)
+            field: EncodedBatch([one.data for one in column], [one.shape for one in column], column[0].spec)
             for field, column in values.items()
         }
         together.add(columns, *zip(*found, strict=True))
