@@ -249,7 +249,7 @@ class ShardPool:
                 act(entry, reader)
 
     def _follow(self, error: DatasetError, standing: Manifest) -> bool:
-        """Read the manifest again after an error; return whether the same dataset exists with other file names.
+        """Return whether another attempt may succeed after an error: files were renamed, or are not in the cache.
 
         Parameters
         ----------
@@ -265,6 +265,8 @@ class ShardPool:
         """
         if self.standing is not standing:
             return True
+        if isinstance(error, ShardMissingError) and not self.layout.is_local:
+            return True  # the stager that kept the file was killed, and the next one has deleted it: get it again
         if self.layout.stamp_manifest() == self._manifest_stamp:
             return self.standing is not standing  # which another thread may have changed in between
         try:

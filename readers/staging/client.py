@@ -1,6 +1,8 @@
 """A process's connection to the stager of a cache folder, which is started if it does not run."""
 
 import json
+import logging
+import math
 import os
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any
 from weakref import WeakValueDictionary
@@ -28,6 +30,8 @@ _START_S = 60.0
 _ANSWER_S = 10.0
 _PAUSE_S = 0.02
 _LOG_BYTES = 2000
+_QUIET_S = 30.0
+_log = logging.getLogger("readers")
 
 
 class StagerLostError(ConnectionError):
@@ -50,6 +54,7 @@ class StagerClient:
         self._numbers = count()
         self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
         self._ended = Event()
+        self._warned = -math.inf
         # No thread refers to this object, so that it can be finalised.
         for work in (
             partial(_receive_all, self._connection, self._outbox, self._answers, self.attached, self._ended),
@@ -63,8 +68,13 @@ class StagerClient:
         """True if the stager has ended."""
         return self._ended.is_set()
 
-    def ask(self, op: str, **message: Any) -> Any:
+    def ask(self, op: str, *, waits_for: str = "", **message: Any) -> Any:
         """Send a request and return its result.
+
+        Parameters
+        ----------
+        waits_for : str
+            The URL that it waits for, which is logged every half minute.
 
         Raises
         ------
@@ -79,13 +89,24 @@ class StagerClient:
         self.tell(op, id=number, **message)
         if self.lost:
             raise StagerLostError
-        found = answer.get()
+        found = self._wait(answer, waits_for)
         if found is None:
             raise StagerLostError
         if "error" in found:
             kind, data = found["error"]
             raise getattr(shardspec.errors, kind, ShardspecError)(**data)
         return found.get("result")
+
+    def _wait(self, answer: "SimpleQueue[Mapping[str, Any] | None]", waits_for: str) -> Mapping[str, Any] | None:
+        begin = time.monotonic()
+        while True:
+            with suppress(Empty):
+                return answer.get(timeout=_QUIET_S if waits_for else None)
+            now = time.monotonic()
+            if now - self._warned >= _QUIET_S:  # one thread warns for all
+                self._warned = now
+                text = "%s: not here after %d s. The store is slow or away, or other processes use the whole cache."
+                _log.warning(text, waits_for, now - begin)
 
     def tell(self, op: str, **message: Any) -> None:
         """Send a message that is not answered. Safe in finalisers."""

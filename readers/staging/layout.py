@@ -76,7 +76,7 @@ class CachedLayout(Layout):
         if self.key not in client.attached:
             found = client.ask("attach", key=self.key)
             if found is None:
-                found = client.ask("open", args=open_message(self.url, self.size, self.options))
+                found = client.ask("open", waits_for=self.url, args=open_message(self.url, self.size, self.options))
             if found["key"] != self.key:
                 raise DatasetChangedError(
                     place=self.url,
@@ -92,7 +92,7 @@ class CachedLayout(Layout):
         for _ in range(_ATTEMPTS):
             try:
                 client = self.client()
-                client.ask("get", key=self.key, names=names, pin=pin)
+                client.ask("get", waits_for="/".join([self.url, *names[:1]]), key=self.key, names=names, pin=pin)
             except StagerLostError:
                 continue
             return client, names
@@ -143,7 +143,7 @@ def dataset_layout(
     for _ in range(_ATTEMPTS):
         try:
             client = client_of(folder)
-            found = client.ask("open", args=open_message(given, size, options))
+            found = client.ask("open", waits_for=given, args=open_message(given, size, options))
         except StagerLostError:
             continue
         client.attached[found["key"]] = found

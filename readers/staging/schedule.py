@@ -198,7 +198,9 @@ class CacheSchedule:
 
     def _fetch(self, file: StagedFile, distance: float, now: float) -> Fetch | None:
         """Return the download of a file for which others with a later use are deleted, if that makes enough room."""
-        lacking = self.held + file.bytes - self.limit
+        # A full disk lowers the limit, but what the first client waits for must fit.
+        needed = sum(one.bytes for one in self.requests[0].files) if self.requests else 0
+        lacking = self.held + file.bytes - max(self.limit, needed)
         evicted: list[StagedFile] = []
         promised = False
         for other in self._later(distance) if lacking > 0 else ():

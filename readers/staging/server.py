@@ -19,16 +19,24 @@ from itertools import count
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Condition, RLock, Thread
+from threading import Condition, Lock, RLock, Thread
 from typing import Any
 
 from filelock import Timeout
 
-from readers.staging.folder import PARTIAL, CacheFolder, write
+from readers.staging.folder import PARTIAL, CacheFolder, read_address, write
 from readers.staging.schedule import CacheSchedule, FileKey, Plan, StagedFile
 from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
-from shardspec.errors import NotADatasetError, ShardCorruptError, ShardspecError, StoreError, UsageError, system_reason
+from shardspec.errors import (
+    DatasetChangedError,
+    NotADatasetError,
+    ShardCorruptError,
+    ShardspecError,
+    StoreError,
+    UsageError,
+    system_reason,
+)
 from shardspec.layout import MANIFEST_NAME, checked_chunks
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store, open_store
@@ -71,7 +79,7 @@ class Stager:
         self.counts: Counter[str] = Counter()
         self.sizes: dict[int, int] = {}  # the cache size that each client wants
         self.roots: dict[str, Path] = {}  # of all cached datasets, including those that nobody has opened
-        self._opening = RLock()
+        self._adopting = Lock()
         for cached in folder.list():
             self.roots[cached.key] = cached.root
             for name, size in cached.files.items():
@@ -81,17 +89,17 @@ class Stager:
 
     def open(self, client: int, url: str, size: int | None, options: Mapping[str, Any], env: Mapping[str, str]) -> Any:
         """Open a dataset by its URL; return its key, folder and the bytes that the cache may hold."""
-        with self._opening:  # not `changed`, because a request may take minutes
+        with self._adopting:
             _adopt(env)
             store = open_store(url, options)
-            try:
-                data = store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
-            except FileNotFoundError:
-                raise NotADatasetError(
-                    place=url, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none"
-                ) from None
+        try:
+            data = store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)  # without a lock, because it may take minutes
+        except FileNotFoundError:
+            raise NotADatasetError(
+                place=url, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none"
+            ) from None
         manifest = Manifest.loads(data, store.place(MANIFEST_NAME))
-        key = hashlib.sha256(data).hexdigest()[:_KEY_LENGTH]
+        key = _key_of(data)
         with self.changed:
             root = self.folder.add(key, url, data)
             dataset = RemoteDataset(store, key, root, manifest)
@@ -212,21 +220,24 @@ class Stager:
                 self._notify()
 
     def _download(self, dataset: RemoteDataset, entry: FileEntry) -> None:
-        """Download a file to its place. One with a wrong digest is downloaded again, once."""
+        """Download a file to its place. One that is missing or has a wrong digest is downloaded again, once."""
         for left in reversed(range(_ATTEMPTS)):
             begin = time.monotonic()
             try:
                 self._write(dataset, entry)
-            except ShardCorruptError:
-                if not left:
+            except (ShardCorruptError, FileNotFoundError) as error:
+                _check_standing(dataset)
+                if not left and isinstance(error, ShardCorruptError):
                     raise
-            except FileNotFoundError:
-                raise StoreError(
-                    place=dataset.store.place(entry.name),
-                    expected=f"an object of {entry.bytes} bytes",
-                    found="none",
-                    hint="the dataset may have been replaced: open it again",
-                ) from None
+                if not left:
+                    raise StoreError(
+                        place=dataset.store.place(entry.name),
+                        expected=f"an object of {entry.bytes} bytes",
+                        found="none",
+                        hint="copy the dataset there again, which restores it",
+                    ) from None
+            except OSError as error:
+                raise _unusable(self.folder, error) from error
             else:
                 with self.changed:
                     self.counts["fetched_bytes"] += entry.bytes
@@ -306,6 +317,27 @@ class Stager:
             outbox.put(message)
 
 
+def _key_of(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:_KEY_LENGTH]
+
+
+def _check_standing(dataset: RemoteDataset) -> None:
+    """Check that the dataset in the store is still the one that was opened."""
+    found = "another in its place"
+    try:
+        if _key_of(dataset.store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)) == dataset.key:
+            return
+    except FileNotFoundError:
+        found = f"no {MANIFEST_NAME}: it was deleted, or another is being copied there"
+    raise DatasetChangedError(
+        place=dataset.store.url, expected="the dataset that was opened", found=found, hint="open it again"
+    )
+
+
+def _unusable(folder: CacheFolder, error: OSError) -> StoreError:
+    return StoreError(f"The cache folder cannot be used: {system_reason(error)}", place=folder.root)
+
+
 def _failure(number: int, error: ShardspecError) -> Mapping[str, Any]:
     data = {name: getattr(error, name) for name in ("problem", "option", "place", "expected", "found", "hint")}
     return {"id": number, "error": [type(error).__name__, data]}
@@ -341,10 +373,19 @@ def serve(given: Path) -> None:
     with stager.changed:
         patience = _FIRST_CLIENT_S
         while stager.changed.wait_for(lambda: stager.outboxes, patience):
-            stager.changed.wait_for(lambda: not stager.outboxes)
+            while not stager.changed.wait_for(lambda: not stager.outboxes, _TICK_S):
+                if not _is_known(folder):  # a user deleted the folder: clients start a stager in a new one
+                    os._exit(0)
             patience = _LINGER_S
-        folder.address.unlink(missing_ok=True)
+        if _is_known(folder):
+            folder.address.unlink(missing_ok=True)
         os._exit(0)  # without waiting for downloads
+
+
+def _is_known(folder: CacheFolder) -> bool:
+    """Return whether clients find this process."""
+    address = read_address(folder.address)
+    return address is not None and address["pid"] == os.getpid()
 
 
 def _accept(stager: Stager, listener: Listener, token: str) -> None:
@@ -375,8 +416,7 @@ def _converse(stager: Stager, client: int, connection: "Connection[Any, Any]", t
             except ShardspecError as error:
                 outbox.put(_failure(message["id"], error))
             except OSError as error:
-                problem = f"The cache folder cannot be used: {system_reason(error)}"
-                outbox.put(_failure(message["id"], StoreError(problem, place=stager.folder.root)))
+                outbox.put(_failure(message["id"], _unusable(stager.folder, error)))
     except (EOFError, OSError):
         pass
     finally:

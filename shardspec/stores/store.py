@@ -203,17 +203,20 @@ class Store(Remote):
         StoreError
             If it cannot be read, also while the chunks are read.
         """
-        options = {} if span is None else {"range": span}
         with self._reporting(name):
-            answer = self._client.get(self._store, name, options=options)
-        return _stored(answer.meta), self._stream(name, answer, options)
+            answer = self._client.get(self._store, name, options=_options(span))
+        return _stored(answer.meta), self._stream(name, answer, span)
 
-    def _stream(self, name: str, answer: Any, options: Mapping[str, Any]) -> Iterator[memoryview]:
-        sent, left, etag = 0, _RESTARTS, answer.meta["e_tag"]
+    def _stream(self, name: str, answer: Any, span: tuple[int, int] | None) -> Iterator[memoryview]:
+        sent, restarts, skip, etag = 0, 0, 0, answer.meta["e_tag"]
         while True:
-            skip = sent
+            begun = sent
             with self._reporting(name):
                 try:
+                    if answer is None:
+                        answer = self._client.get(self._store, name, options=_options(span, sent - skip))
+                    if answer.meta["e_tag"] != etag:
+                        raise StoreError("It was replaced while it was read.", place=self.place(name))
                     for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
                         piece = memoryview(chunk)[skip:]
                         skip -= len(chunk) - len(piece)
@@ -221,12 +224,12 @@ class Store(Remote):
                         yield piece
                     return
                 except Exception as error:
-                    if not left or not any(text in str(error) for text in _WITHOUT_RANGES):
+                    whole = any(text in str(error) for text in _WITHOUT_RANGES)
+                    restarts += whole
+                    # The client repeats requests only in the first minutes of a transfer.
+                    if restarts > _RESTARTS or (sent == begun and not whole):
                         raise
-                    left -= 1
-                    answer = self._client.get(self._store, name, options=options)
-                    if answer.meta["e_tag"] != etag:
-                        raise StoreError("It was replaced while it was read.", place=self.place(name)) from None
+                    answer, skip = None, sent if whole else 0
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Write an object from a path, from bytes or from an open file, and check its size.
@@ -276,6 +279,13 @@ class Store(Remote):
             raise (ObjectDeniedError if refused else StoreError)(
                 text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)
             ) from None
+
+
+def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:
+    """Return the options of a request for the bytes from `start` of an object or of a part of it."""
+    if span is not None:
+        return {"range": (span[0] + start, span[1])}
+    return {"range": {"offset": start}} if start else {}
 
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:

@@ -22,14 +22,14 @@ def keys(count: int) -> list[str]:
 
 
 def write_crops(
-    root: Path, format: str, codec: str | None, count: int = 60, size: int = 48, shard_rows: int = 17
+    root: Path, format: str, codec: str | None, count: int = 60, size: int = 48, shard_rows: int = 17, seed: int = 0
 ) -> Path:
     """A dataset of photo crops with key, label and landmarks."""
     image = fixed("image", "|u1", size, size, 3) if codec is None else picture("image", codec, size)
     schema = Schema(
         (text("key"), image, fixed("label", "<i8", classes=("a", "b", "c")), fixed("landmarks", "<f4", 5, 2))
     )
-    crops = astronaut_crops(count, size)
+    crops = astronaut_crops(count, size, seed)
     columns = {
         "key": keys(count),
         "image": np.stack(crops) if codec is None else crops,

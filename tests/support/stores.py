@@ -103,7 +103,7 @@ class _Faulty:
             start("200 OK", [("content-type", "application/json")])
             return [json.dumps(self._faults).encode()]
         kind = self._next(f"{method} {path}")
-        if kind in ("500", "503", "403", "expired"):
+        if kind in ("500", "503", "403", "404", "expired"):
             status, code = ("400", "ExpiredToken") if kind == "expired" else (kind, f"Fault{kind}")
             body = f"<Error><Code>{code}</Code></Error>".encode()
             start(f"{status} fault", [("content-type", "application/xml"), ("content-length", str(len(body)))])

@@ -146,6 +146,19 @@ def test_a_server_that_ignores_ranges_is_survived(here: StoreServer, faces: Path
     assert files(tmp_path / "back") == files(faces)
 
 
+@pytest.mark.parametrize("span", [None, (5, (12 << 20) - 7)])
+def test_a_transfer_that_fails_after_the_time_for_retries_continues(
+    here: StoreServer, span: tuple[int, int] | None
+) -> None:
+    data = np.random.default_rng(0).bytes(12 << 20)
+    name = "long" if span is None else "long-part"
+    here.put(name, data)
+    here.fail({"match": f"GET .*/{name}", "kind": "cut", "times": 1})
+    _, chunks = Store(here.url(""), patience_s=0.0).get(name, span)
+    assert b"".join(chunks) == (data if span is None else data[slice(*span)])
+    assert here.left() == [0]
+
+
 def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
     here: StoreServer, faces: Path, tmp_path: Path
 ) -> None:

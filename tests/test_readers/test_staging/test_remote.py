@@ -1,17 +1,12 @@
-"""Remote datasets: read through a cache, from an S3 server that fails on request, and with processes that are killed."""
+"""Remote datasets that are read through a cache."""
 
 import gc
 import hashlib
 import json
-import multiprocessing
-import os
 import pickle
-import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,66 +15,17 @@ import torch
 from support.command import run_packer
 from support.crops import write_crops
 from support.errors import raises
-from support.stores import StoreServer, serving
+from support.staged import COUNT, FORMATS, SHARD_ROWS, assert_same, epoch_of, shard_bytes
 
 from readers import Loader, MixedDataset, open_dataset
 from readers.order.order import RankShare
 from readers.staging import client as client_module
 from readers.staging.client import StagerClient, client_of, stats
-from readers.staging.folder import CacheFolder, read_address
+from readers.staging.folder import CacheFolder
 from readers.staging.layout import CachedLayout
-from shardspec.errors import NotADatasetError, ShardCorruptError, StoreError, UsageError
+from shardspec.errors import StoreError, UsageError
 
-COUNT, SHARD_ROWS = 60, 5
-FORMATS = ["hdf5", "lmdb", "npy", "parquet", "tfrecord", "webdataset"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def datasets(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A dataset of 12 shards in each format; its copy is in the bucket under the format's name."""
-    root = tmp_path_factory.mktemp("remote")
-    made = {}
-    for format in FORMATS:
-        made[format] = write_crops(root / format, format, None, COUNT, 24, SHARD_ROWS)
-        run_packer("copy", made[format], server.url(format), "--quiet", env=server.env)
-    return made
-
-
-@pytest.fixture(autouse=True)
-def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
-    """The server for this process and for the stagers that it starts."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    server.fail()
-    return server
-
-
-def shard_bytes(path: Path) -> int:
-    return max(part.bytes for part in open_dataset(path).manifest.parts)
-
-
-def epoch_of(loader: Loader) -> list[dict[str, Any]]:
-    return [dict(batch) for batch in loader]
-
-
-def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
-    assert len(one) == len(other)
-    for a, b in zip(one, other, strict=True):
-        assert a["key"] == b["key"]
-        assert torch.equal(a["image"], b["image"])
-        assert torch.equal(a["landmarks"], b["landmarks"])
-
-
-def stager_pid(cache: Path) -> int:
-    address = read_address(CacheFolder(cache).address)
-    assert address is not None
-    return int(address["pid"])
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -333,95 +279,6 @@ def test_worker_processes_share_the_stager(datasets, server, tmp_path, context) 
     )
     assert_same(list(batches), list(wanted))
     assert max(found.get("fetched_files", 0) for found in stats()) == 24
-
-
-def test_a_flipped_bit_is_fetched_again(datasets, server, tmp_path) -> None:
-    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 1})
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
-    local = open_dataset(datasets["lmdb"])
-    assert np.array_equal(remote[SHARD_ROWS]["image"], local[SHARD_ROWS]["image"])
-    assert server.left() == [0]
-
-
-def test_a_wrong_shard_is_an_error_that_names_it_and_other_shards_can_be_read(datasets, server, tmp_path) -> None:
-    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 9})
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
-    with raises(ShardCorruptError, place=server.url("lmdb/shard-00001.lmdb")):
-        remote[SHARD_ROWS]
-    assert remote[0]["key"] == open_dataset(datasets["lmdb"])[0]["key"]
-    assert not list(tmp_path.rglob("*.partial"))
-    server.fail()
-    assert remote[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
-
-
-@pytest.mark.parametrize("kind", ["503", "500", "reset", "cut"])
-def test_passing_faults_are_not_noticed(datasets, server, tmp_path, kind) -> None:
-    server.fail({"match": "GET .*shard-0000[246].lmdb", "kind": kind, "times": 3})
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
-    keys = [key for batch in Loader(remote, 8, seed=1, timeout_s=60.0) for key in batch["key"]]
-    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
-
-
-def test_what_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch) -> None:
-    with raises(NotADatasetError, place=server.url("nothing")):
-        open_dataset(server.url("nothing"), cache=tmp_path)
-    with raises(StoreError, place="s3://nowhere/faces/manifest.json"):
-        open_dataset("s3://nowhere/faces", cache=tmp_path)
-    server.fail({"match": "GET .*manifest.json", "kind": "403", "times": 9})
-    with raises(StoreError, place=server.url("lmdb/manifest.json")):
-        open_dataset(server.url("lmdb"), cache=tmp_path)
-
-
-def test_a_shard_that_is_gone_is_an_error(datasets, server, tmp_path) -> None:
-    remote = open_dataset(server.url("npy"), cache=tmp_path, cache_size="1GB")
-    server.fail({"match": "GET .*shard-00000/image.npy", "kind": "403", "times": 99})
-    with raises(StoreError, place=server.url("npy/shard-00000/image.npy")):
-        remote[0]
-
-
-def test_a_stager_that_is_killed_is_replaced(datasets, server, tmp_path) -> None:
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
-    loader, keys, killed = Loader(remote, 5, seed=1, timeout_s=60.0), [], set()
-    for number, batch in enumerate(loader):
-        keys += batch["key"]
-        if number in (2, 6):
-            killed.add(stager_pid(tmp_path))
-            os.kill(stager_pid(tmp_path), signal.SIGKILL)
-    assert len(killed) == 2
-    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
-
-
-def test_a_user_may_delete_files_of_the_cache(datasets, server, tmp_path) -> None:
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
-    list(Loader(remote, 8))
-    for path in tmp_path.rglob("shard-*"):
-        path.unlink()
-    again = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
-    assert len(list(Loader(again, 8))) == len(list(Loader(remote, 8)))
-
-
-def _read_and_wait(url: str, cache: Path, barrier: Any) -> None:
-    remote = open_dataset(url, cache=cache, cache_size="1GB")
-    remote[0]
-    barrier.wait()
-    time.sleep(600)
-
-
-def test_the_stager_ends_after_its_clients_were_killed_and_holds_nothing_for_them(datasets, server, tmp_path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(3)
-    readers = [
-        context.Process(target=_read_and_wait, args=(server.url("lmdb"), tmp_path, barrier), daemon=True)
-        for _ in range(2)
-    ]
-    for reader in readers:
-        reader.start()
-    barrier.wait(timeout=120)
-    for reader in readers:
-        reader.kill()
-        reader.join()
-    with CacheFolder(tmp_path).lock().acquire(timeout=60):
-        assert read_address(CacheFolder(tmp_path).address) is None
 
 
 def test_a_cached_dataset_needs_the_store_for_its_manifest_only(datasets, server, tmp_path) -> None:

@@ -1,0 +1,211 @@
+"""Stores that fail while a dataset is read from them, processes that are killed, and folders that vanish."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from support.command import run_packer
+from support.crops import write_crops
+from support.errors import raises
+from support.staged import COUNT, SHARD_ROWS, assert_same, epoch_of, shard_bytes, stager_pid
+
+from readers import Loader, open_dataset
+from readers.staging import client as client_module
+from readers.staging.client import client_of
+from readers.staging.folder import CacheFolder, read_address
+from shardspec.errors import DatasetChangedError, NotADatasetError, ShardCorruptError, StoreError
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def test_a_flipped_bit_is_fetched_again(datasets, server, tmp_path) -> None:
+    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 1})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    local = open_dataset(datasets["lmdb"])
+    assert np.array_equal(remote[SHARD_ROWS]["image"], local[SHARD_ROWS]["image"])
+    assert server.left() == [0]
+
+
+def test_a_wrong_shard_is_an_error_that_names_it_and_other_shards_can_be_read(datasets, server, tmp_path) -> None:
+    server.fail({"match": "GET .*shard-00001.lmdb$", "kind": "flip", "times": 9})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    with raises(ShardCorruptError, place=server.url("lmdb/shard-00001.lmdb")):
+        remote[SHARD_ROWS]
+    assert remote[0]["key"] == open_dataset(datasets["lmdb"])[0]["key"]
+    assert not list(tmp_path.rglob("*.partial"))
+    server.fail()
+    assert remote[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
+
+
+@pytest.mark.parametrize("kind", ["503", "500", "reset", "cut"])
+def test_passing_faults_are_not_noticed(datasets, server, tmp_path, kind) -> None:
+    server.fail({"match": "GET .*shard-0000[246].lmdb", "kind": kind, "times": 3})
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    keys = [key for batch in Loader(remote, 8, seed=1, timeout_s=60.0) for key in batch["key"]]
+    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+
+
+def test_what_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch) -> None:
+    with raises(NotADatasetError, place=server.url("nothing")):
+        open_dataset(server.url("nothing"), cache=tmp_path)
+    with raises(StoreError, place="s3://nowhere/faces/manifest.json"):
+        open_dataset("s3://nowhere/faces", cache=tmp_path)
+    server.fail({"match": "GET .*manifest.json", "kind": "403", "times": 9})
+    with raises(StoreError, place=server.url("lmdb/manifest.json")):
+        open_dataset(server.url("lmdb"), cache=tmp_path)
+
+
+def test_a_shard_that_is_gone_is_an_error(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("npy"), cache=tmp_path, cache_size="1GB")
+    server.fail({"match": "GET .*shard-00000/image.npy", "kind": "403", "times": 99})
+    with raises(StoreError, place=server.url("npy/shard-00000/image.npy")):
+        remote[0]
+
+
+def test_a_loop_waits_for_a_store_that_is_away_and_says_so(datasets, server, tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(client_module, "_QUIET_S", 0.05)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
+    options = {"batch_size": SHARD_ROWS, "shuffle": False, "timeout_s": 120.0}
+    batches, read = iter(Loader(remote, **options)), []
+    read.append(dict(next(batches)))
+    server.fail({"match": "GET .*shard", "kind": "503", "times": 10**6})
+    loop = Thread(target=lambda: read.extend(dict(batch) for batch in batches))
+    loop.start()
+    while f"{server.url('lmdb')}/shard-000" not in caplog.text:
+        time.sleep(0.01)
+    assert loop.is_alive()
+    server.fail()
+    loop.join()
+    assert_same(read, epoch_of(Loader(open_dataset(datasets["lmdb"]), **options)))
+
+
+def test_a_store_that_is_away_for_too_long_is_an_error(datasets, server, tmp_path, monkeypatch) -> None:
+    hook = "from shardspec.stores import Store\nStore.__init__.__kwdefaults__['patience_s'] = 0.5\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)  # for the stager
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    server.fail({"match": "GET .*lmdb$", "kind": "503", "times": 10**6})
+    with raises(StoreError, place=server.url("lmdb/shard-00000.lmdb")) as caught:
+        list(Loader(remote, 8, shuffle=False, workers=1, timeout_s=120.0))
+    assert "retries" in str(caught.value)
+    server.fail()
+    assert len(list(Loader(remote, SHARD_ROWS, shuffle=False))) == COUNT // SHARD_ROWS
+
+
+@pytest.mark.parametrize("change", ["other bytes", "other shards", "deleted"])
+def test_a_dataset_that_is_replaced_gives_no_wrong_bytes(datasets, server, tmp_path, change) -> None:
+    url = server.url(f"replaced-{change.replace(' ', '-')}")
+    first, second = datasets["lmdb"], tmp_path / "second"
+    shard_rows = SHARD_ROWS + (change == "other shards")
+    write_crops(second, "lmdb", None, COUNT, 24, shard_rows, seed=1)
+    run_packer("copy", first, url, "--quiet", env=server.env)
+    remote = open_dataset(url, cache=tmp_path / "cache", cache_size="1GB")
+    before = remote[0]
+    if change == "deleted":
+        server.fail({"match": "GET .*/replaced-deleted/", "kind": "404", "times": 10**6})
+    else:
+        run_packer("copy", second, url, "--overwrite", "--quiet", env=server.env)
+    with raises(DatasetChangedError, place=url):
+        remote[COUNT - 1]
+    assert np.array_equal(remote[0]["image"], before["image"])  # it is in the cache
+    server.fail()
+    run_packer("copy", second, url, "--overwrite", "--quiet", env=server.env)
+    options = {"batch_size": 8, "shuffle": False}
+    again = open_dataset(url, cache=tmp_path / "cache", cache_size="1GB")
+    assert_same(epoch_of(Loader(again, **options)), epoch_of(Loader(open_dataset(second), **options)))
+
+
+def test_a_missing_shard_of_the_same_dataset_is_an_error(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    server.fail({"match": "GET .*/shard-00001.lmdb$", "kind": "404", "times": 10**6})
+    with raises(StoreError, place=server.url("lmdb/shard-00001.lmdb"), found="none"):
+        remote[SHARD_ROWS]
+
+
+def test_credentials_that_expire_in_training_are_renewed_by_opening_again(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    before = remote[0]
+    server.fail({"match": "GET .*(shard-00001.lmdb$|manifest)", "kind": "expired", "times": 10**6})
+    with raises(StoreError, place=server.url("lmdb/shard-00001.lmdb")) as caught:
+        remote[SHARD_ROWS]
+    assert "renew" in str(caught.value)
+    assert np.array_equal(remote[0]["image"], before["image"])
+    server.fail()
+    again = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    assert again[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
+
+
+def test_files_in_use_that_the_stager_after_a_killed_one_deletes_are_fetched_again(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("npy"), cache=tmp_path, cache_size="1GB")
+    assert remote.column("key") == open_dataset(datasets["npy"]).column("key")  # all shards, but not their images
+    os.kill(stager_pid(tmp_path), signal.SIGKILL)
+    for path in tmp_path.rglob("image.npy"):
+        path.unlink()
+    options = {"batch_size": 8, "shuffle": False}
+    assert_same(epoch_of(Loader(remote, **options)), epoch_of(Loader(open_dataset(datasets["npy"]), **options)))
+
+
+def test_the_folder_may_be_deleted_while_it_is_used(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    batches, read = iter(Loader(remote, 2, shuffle=False, workers=1, prefetch=1)), []
+    read.append(dict(next(batches)))
+    client = client_of(tmp_path)
+    (tmp_path / "facepack").rename(tmp_path / "gone")
+    read += [dict(batch) for batch in batches]
+    assert_same(read, epoch_of(Loader(open_dataset(datasets["lmdb"]), 2, shuffle=False)))
+    while not client.lost:  # the stager notices that it lost its folder
+        time.sleep(0.01)
+    list(Loader(open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB"), 2, shuffle=False))
+    (cached,) = CacheFolder(tmp_path).list()
+    assert cached.files.keys() >= {entry.name for shard in remote.manifest.shards for entry in shard.files}
+
+
+def test_a_stager_that_is_killed_is_replaced(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
+    loader, keys, killed = Loader(remote, 5, seed=1, timeout_s=60.0), [], set()
+    for number, batch in enumerate(loader):
+        keys += batch["key"]
+        if number in (2, 6):
+            killed.add(stager_pid(tmp_path))
+            os.kill(stager_pid(tmp_path), signal.SIGKILL)
+    assert len(killed) == 2
+    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+
+
+def test_a_user_may_delete_files_of_the_cache(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    list(Loader(remote, 8))
+    for path in tmp_path.rglob("shard-*"):
+        path.unlink()
+    again = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    assert len(list(Loader(again, 8))) == len(list(Loader(remote, 8)))
+
+
+def _read_and_wait(url: str, cache: Path, barrier: Any) -> None:
+    remote = open_dataset(url, cache=cache, cache_size="1GB")
+    remote[0]
+    barrier.wait()
+    time.sleep(600)
+
+
+def test_the_stager_ends_after_its_clients_were_killed_and_holds_nothing_for_them(datasets, server, tmp_path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    readers = [
+        context.Process(target=_read_and_wait, args=(server.url("lmdb"), tmp_path, barrier), daemon=True)
+        for _ in range(2)
+    ]
+    for reader in readers:
+        reader.start()
+    barrier.wait(timeout=120)
+    for reader in readers:
+        reader.kill()
+        reader.join()
+    with CacheFolder(tmp_path).lock().acquire(timeout=60):
+        assert read_address(CacheFolder(tmp_path).address) is None
