@@ -196,6 +196,8 @@ def preview(
     if source is not None:
         lines = [line for line in report_lines(path) if line.get("kind") == "item"]
         chosen = lines[start:] if most is None else lines[start : start + most]
+        if not lines:
+            raise UsageError("there are no rejected items to draw", place=path)
         if not chosen:
             raise UsageError(
                 place=path, expected=f"rejected items from number {start} on", found=f"{len(lines)} in all"
