@@ -75,6 +75,8 @@ class Layout:
 
     is_local: ClassVar[bool] = True
     """True if all files are there."""
+    reads_parts: ClassVar[bool] = False
+    """True if parts of files are there once they are fetched (`packer.packed.browse.remote.RowsLayout`)."""
 
     @property
     def shown(self) -> str:
@@ -87,6 +89,9 @@ class Layout:
     def hold(self, entries: Iterable[FileEntry]) -> Callable[[], None]:
         """Wait until files are on this machine, and keep them there until the returned function is called."""
         return _do_nothing
+
+    def fetch(self, extents: Iterable[Any]) -> None:
+        """Wait until parts of files (`readers.formats.mapping.Extents`) are on this machine."""
 
     @property
     def manifest(self) -> Path:

@@ -16,6 +16,7 @@ from packer.jobs.result import Result
 from packer.packed.animation import animate
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.originals import Originals
+from packer.packed.browse.remote import browsed_folder
 from packer.packed.browse.tracks import pauses_ms, sound_of, track_rows
 from packer.packed.rejects import planned, report_lines
 from packer.recipe.checks import checked
@@ -28,7 +29,6 @@ from readers.drawing.sheet import Sheet, columns_for, draw_sample, fit
 from readers.drawing.show import draw_values
 from readers.drawing.values import describe_value
 from readers.seeding import check_seed, sample_rng
-from readers.staging.layout import dataset_folder
 from readers.transforms import AnyTransform, call_transform, check_transform
 from shardspec.columns import IntArray, missing_in
 from shardspec.errors import ItemError, NotADatasetError, UsageError
@@ -163,7 +163,7 @@ def preview(
     DatasetError
         If the dataset cannot be read.
     """
-    path, sheet_path = dataset_folder(dataset, shards=False), given_path("out", out)
+    path, sheet_path = browsed_folder(dataset), given_path("out", out)
     track = checked("track", track, int | None, minimum=0)
     check_output(sheet_path, ".png" if track is None else _ANIMATED, datasets=[path])
     start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)

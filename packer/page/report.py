@@ -14,6 +14,7 @@ from markupsafe import Markup
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.remote import browsed_folder
 from packer.packed.rejects import rejects
 from packer.page.cards import cards
 from packer.page.counts import Bar, Spread, spread
@@ -22,7 +23,6 @@ from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
 from readers.drawing.values import printable
-from readers.staging.layout import dataset_folder
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
@@ -104,7 +104,7 @@ def report(
     """
     target = given_path("out", out)
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [dataset_folder(path, "datasets", shards=False) for path in given]
+    paths = [browsed_folder(path, "datasets") for path in given]
     check_output(target, ".html", ".htm", datasets=paths)
     count = checked("count", count, int, minimum=0)
     if not paths:

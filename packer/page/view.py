@@ -17,11 +17,11 @@ from starlette.responses import PlainTextResponse, Response
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.remote import browsed_folder
 from packer.page.dataset_view import DatasetView
 from packer.page.rendering import POLICY
 from packer.page.server import Pages
 from packer.recipe.checks import checked
-from readers.staging.layout import dataset_folder
 from shardspec.errors import UsageError
 from shardspec.wording import program
 
@@ -225,7 +225,7 @@ def view(
         If a dataset cannot be read.
     """
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [dataset_folder(path, "datasets", shards=False) for path in given]
+    paths = [browsed_folder(path, "datasets") for path in given]
     if not paths:
         raise UsageError(expected="a packed dataset or several", found="none")
     listener = listener_of(progress)

@@ -163,16 +163,15 @@ class Section:
         return starts, ends
 
     def _touched_in_stream(self, starts: IntArray, ends: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the parts of values in their first and last chunks; chunks between these are left out."""
-        size, chunks = self.stored.chunk_bytes, self._runs
+        """Return the parts of values in each of their chunks."""
+        size = self.stored.chunk_bytes
         some = ends > starts
         starts, ends = starts[some], ends[some]
-        first, last = starts // size, (ends - 1) // size
-        begins, stops = chunks[first] + starts - first * size, chunks[last] + ends - last * size
-        return (
-            np.concatenate([begins, np.where(first == last, begins, chunks[last])]),
-            np.concatenate([np.where(first == last, stops, chunks[first] + size), stops]),
-        )
+        counts = (ends - 1) // size - starts // size + 1
+        of = np.repeat(np.arange(len(counts)), counts)
+        chunks = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts) + (starts // size)[of]
+        begins = self._runs[chunks] - chunks * size
+        return begins + np.maximum(starts[of], chunks * size), begins + np.minimum(ends[of], (chunks + 1) * size)
 
     def span(self, start: int, end: int) -> memoryview:
         """Return the stored bytes of a value: a view, or a copy if the value continues in another chunk."""
@@ -292,12 +291,12 @@ class IndexedReader:
         if self._data is None or not len(rows):
             return
         if self._checksums and self._records is not None and fields:
-            yield Extents(self._data, *self._records.extents(rows))
+            yield Extents(self._path, self._data, *self._records.extents(rows))
             return
         for name in fields:
             if not has_no_bytes(self._schema[name]):
                 section = self._sections.get(name) or self._load_section(name)
-                yield Extents(self._data, *section.touched(rows))
+                yield Extents(self._path, self._data, *section.touched(rows))
 
     def check_index(self) -> None:
         """Check the places of all fields, including those that were not read; `ShardCorruptError` if some are wrong."""

@@ -42,14 +42,19 @@ class Extents:
 
     Attributes
     ----------
+    path : Path
     data : ndarray, (size,), uint8
         The mapping, or a view of it.
     starts, stops : int64 arrays, (n,), within 0 and size
+    offset : int
+        Position of `data` in the file.
     """
 
+    path: Path
     data: ByteArray
     starts: IntArray
     stops: IntArray
+    offset: int = 0
 
 
 def map_file(path: Path) -> ByteArray:

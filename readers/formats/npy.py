@@ -55,13 +55,22 @@ class NpyShardReader:
         """Yield the places of rows (`readers.formats.shards.ShardReader.extents`)."""
         for name in fields:
             field = self._schema[name]
+            size = field.row_bytes if field.kind in ("fixed", "ragged") else 0
             if field.is_fixed:
-                values, size = self._fixed_field(field), field.row_bytes
-                if size:
-                    yield Extents(values.reshape(-1).view(np.uint8), rows * size, (rows + 1) * size)
+                if not size:
+                    continue
+                data = self._fixed_field(field).reshape(-1).view(np.uint8)
+                starts, stops = rows * size, (rows + 1) * size
+            else:
+                view, offsets = self._varying_field(field)
+                data, starts, stops = np.frombuffer(view, np.uint8), offsets[rows], offsets[rows + 1]
+            if not len(data):
                 continue
-            data, offsets = self._varying_field(field)
-            yield Extents(np.frombuffer(data, np.uint8), offsets[rows], offsets[rows + 1])
+            if size:
+                header = npy_header(field.numpy_dtype.str, (len(data) // size, *field.fixed_shape))
+                yield Extents(self._path / f"{name}.npy", data, starts, stops, len(header))
+            else:
+                yield Extents(self._path / f"{name}.bin", data, starts, stops)
 
     def close(self) -> None:
         """Drop the mappings. The files are unmapped when no view of them is left."""

@@ -69,7 +69,7 @@ class ShardReader(Protocol):
     def extents(self, rows: IntArray, fields: Sequence[str]) -> Iterator[Extents]:
         """Yield the parts of the files that a read of some rows touches, without touching them.
 
-        The index may be read. The parts need not be exact, because they are only used to read ahead.
+        The index may be read.
         """
         ...
 

@@ -152,8 +152,8 @@ def dataset_layout(
     raise StoreError(f"The stager ended {_ATTEMPTS} times; {folder} has its log", place=given)
 
 
-def dataset_folder(place: str | os.PathLike[str], name: str = "dataset", *, shards: bool = True) -> Path:
-    """Return the folder of a packed dataset; for a URL, its folder in the cache, with the files that it needs.
+def dataset_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path:
+    """Return the folder of a packed dataset; for a URL, its folder in the cache, with all files.
 
     Parameters
     ----------
@@ -161,9 +161,6 @@ def dataset_folder(place: str | os.PathLike[str], name: str = "dataset", *, shar
         A folder, or a URL.
     name : str
         Name of the argument, for messages.
-    shards : bool
-        Whether all files of a remote dataset must be there while this process runs. Otherwise only index and reports
-        are, and shards are downloaded when a layout (`shardspec.layout.layout_at`) requires them.
 
     Raises
     ------
@@ -175,8 +172,7 @@ def dataset_folder(place: str | os.PathLike[str], name: str = "dataset", *, shar
     layout = dataset_layout(place, name=name)
     if not isinstance(layout, CachedLayout):
         return given_path(name, local_path(place) if isinstance(place, str) else place)
-    manifest = layout.load()
-    entries = manifest.entries if shards else manifest.files
+    entries = layout.load().entries
     needed = sum(entry.bytes for entry in entries)
     if needed > layout.limit:
         raise UsageError(

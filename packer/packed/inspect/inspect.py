@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.jobs.result import Result
-from readers.staging.layout import dataset_folder
+from packer.packed.browse.remote import browsed_folder
 from shardspec.entries import total
 from shardspec.errors import DatasetError
 from shardspec.layout import layout_at, place_of
@@ -190,7 +190,7 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     DatasetError
         If there is no manifest that can be read.
     """
-    path, problem = dataset_folder(dataset, shards=False), ""
+    path, problem = browsed_folder(dataset), ""
     layout = layout_at(path)
     manifest = layout.load()
     try:

@@ -5,13 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.packed_files import write_faces
 from support.stores import StoreServer, serving
 
+import packer
 from packer import cache, copy, inspect
 from packer.cli import main
+from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.remote import RowsLayout, browsed_folder
 from readers import open_dataset
+from shardspec.layout import layout_at
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,40 @@ def test_commands_read_a_bucket_like_a_folder(faces: Path, server: StoreServer, 
     assert open_dataset(tmp_path / "merged").manifest.samples == 18
     exported = [sorted(path.name for path in (tmp_path / name / "files").rglob("*")) for name in ("here", "there")]
     assert exported[0] == exported[1]
+
+
+@pytest.mark.parametrize("format", ["lmdb", "npy", "parquet", "hdf5", "tfrecord", "webdataset"])
+def test_a_few_samples_need_no_whole_shards(
+    server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None, format: str
+) -> None:
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    options: dict[str, Any] = {"format": format, "shard_size": "1500KiB", "progress": False}
+    with packer.Writer(tmp_path / "local", **options) as writer:
+        for number in range(30):
+            values = random.integers(0, 255, random.integers(50_000, 200_000), np.uint8)
+            image = random.integers(0, 255, (160, 160, 3), np.uint8)
+            writer.write(image=image, values=values, box=random.random(4), name=f"n{number}", number=number)
+    packer.copy(tmp_path / "local", server.url(format), overwrite=True, progress=False)
+    folder = browsed_folder(server.url(format))
+    here, there = BrowsedDataset(tmp_path / "local"), BrowsedDataset(folder)
+    for rows in ([17], [2, 3, 29], [17, 18]):
+        for name in ("image", "values", "box", "name", "number"):
+            expected, found = here.read(rows, [name]), there.read(rows, [name])
+            assert repr(found) == repr(expected)
+            assert all(np.array_equal(a[name], b[name]) for a, b in zip(found, expected, strict=True))
+    assert there.select("number > 27").mask.sum() == 2
+    layout = layout_at(folder)
+    assert isinstance(layout, RowsLayout)
+    used = [512 * path.stat().st_blocks for path in layout.scratch.path.rglob("*") if path.is_file()]
+    assert 0 < sum(used) < sum(part.bytes for part in here.manifest.parts) / 2
+    assert not list((tmp_path / "cache").rglob("shard-*"))
+    open_dataset(server.url(format))[17]  # the whole shard, which is used from now on
+    assert np.array_equal(
+        BrowsedDataset(folder).read([16], ["image"])[0]["image"], here.read([16], ["image"])[0]["image"]
+    )
 
 
 def test_a_command_says_that_the_cache_does_not_hold_the_dataset(

@@ -1,0 +1,146 @@
+"""A remote dataset of which a command shows a few samples: only those parts of its shards are downloaded."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.workspace.durable import writing
+from packer.workspace.scratch import Scratch
+from packer.workspace.shared_files import map_threaded
+from readers.formats.mapping import Extents
+from readers.staging.layout import CachedLayout, dataset_layout
+from shardspec.entries import FileEntry
+from shardspec.errors import StoreError
+from shardspec.formats.index import INDEX_SUFFIX
+from shardspec.layout import given_path, opened
+from shardspec.stores import Hub, Store, local_path, open_store
+
+_BLOCK_BYTES = 1 << 16
+_WHOLE_BYTES = 1 << 20
+"""Smaller files are downloaded whole."""
+_WHOLE = (INDEX_SUFFIX, ".offsets.npy")
+"""Endings of the names of files that tell where values are."""
+
+
+class PartialFile:
+    """A file of the size of an object, with those blocks of its content that were needed.
+
+    Parameters
+    ----------
+    path : Path
+        The new file.
+    store : Store or Hub
+    entry : FileEntry
+        The object's entry in the manifest.
+    """
+
+    def __init__(self, path: Path, store: Store | Hub, entry: FileEntry) -> None:
+        self._path, self._store, self._name, self._bytes = path, store, entry.name, entry.bytes
+        self._known = np.zeros(-(-entry.bytes // _BLOCK_BYTES), np.bool_)
+        self._lock = Lock()
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            os.truncate(path, entry.bytes)
+
+    def fill(self, starts: npt.ArrayLike, stops: npt.ArrayLike) -> None:
+        """Download the blocks of some bytes, unless they are there."""
+        first = np.asarray(starts, np.int64) // _BLOCK_BYTES
+        after = -(-np.asarray(stops, np.int64) // _BLOCK_BYTES)
+        steps = np.zeros(len(self._known) + 1, np.int64)
+        np.add.at(steps, first, 1)
+        np.add.at(steps, np.maximum(first, after), -1)
+        with self._lock:
+            needed = (np.cumsum(steps)[:-1] > 0) & ~self._known
+            edges = np.flatnonzero(np.diff(needed, prepend=False, append=False))
+            for _ in map_threaded(self._download, edges.reshape(-1, 2).tolist()):
+                pass
+            self._known |= needed
+
+    def _download(self, blocks: Sequence[int]) -> None:
+        start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._bytes)
+        _, chunks = self._store.get(self._name, (start, stop))
+        with writing(self._path.parent), self._path.open("r+b") as file:
+            file.seek(start)
+            file.writelines(chunks)
+
+
+@dataclass(frozen=True)
+class RowsLayout(CachedLayout):
+    """The layout of a remote dataset whose shards are read in part, unless they are in the cache.
+
+    The parts are in a temporary folder. What is read is checked by the formats' own checksums, not by SHA-256.
+    """
+
+    scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    files: dict[str, PartialFile] = field(default_factory=dict, repr=False, compare=False)
+
+    reads_parts: ClassVar[bool] = True
+
+    @cached_property
+    def store(self) -> Store | Hub:
+        """The client, which is made at first use."""
+        return open_store(self.url, self.options)
+
+    def local(self, name: str) -> Path:
+        """Return the path of a file or folder: in the temporary folder if it is there, else in the cache."""
+        path = self.scratch.path / name
+        return path if path.exists() else self.root / name
+
+    def hold(self, entries: Iterable[FileEntry]) -> Callable[[], None]:
+        """Make the files of a shard, with the parts that a reader needs to open it."""
+        entries = list(entries)
+        if all((self.root / entry.name).exists() for entry in entries):
+            return super().hold(entries)
+        try:
+            for entry in entries:
+                if entry.name not in self.files:
+                    made = PartialFile(self.scratch.path / entry.name, self.store, entry)
+                    whole = entry.bytes < _WHOLE_BYTES or entry.name.endswith(_WHOLE)
+                    made.fill([0], [entry.bytes if whole else 1])
+                    self.files[entry.name] = made
+        except StoreError:  # some web servers send no parts
+            for entry in entries:
+                (self.scratch.path / entry.name).unlink(missing_ok=True)
+            return super().hold(entries)
+        return lambda: None
+
+    def fetch(self, extents: Iterable[Extents]) -> None:
+        """Download parts of files that are about to be read."""
+        for part in extents:
+            if part.path.is_relative_to(self.scratch.path):
+                name = part.path.relative_to(self.scratch.path).as_posix()
+                self.files[name].fill(part.offset + part.starts, part.offset + part.stops)
+
+
+def browsed_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path:
+    """Return the folder of a packed dataset; for a URL, its folder in the cache, with index and reports.
+
+    Its shards are read in part (`RowsLayout`).
+
+    Parameters
+    ----------
+    place : path or str
+        A folder, or a URL.
+    name : str
+        Name of the argument, for messages.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset cannot be read.
+    """
+    found = dataset_layout(place, name=name)
+    if not isinstance(found, CachedLayout):
+        return given_path(name, local_path(place) if isinstance(place, str) else place)
+    found.hold(found.load().files)
+    layout = RowsLayout(**vars(found))
+    opened[layout.root] = layout
+    return layout.root
