@@ -4,7 +4,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 
 from readers.dataset.base import SampleDataset
 from readers.formats.pool import ShardPool
@@ -53,6 +53,12 @@ class Forecast:
         self._changed = threading.Condition()
         self._unplan = weakref.finalize(self, _unplan, self._clients, self._plan)
         self._unplan.atexit = False
+        with suppress(
+            ShardspecError, StagerLostError
+        ):  # before any thread of the Loader asks for a shard of a later batch
+            for picks in islice(batches, 1):
+                self._add(0, picks)
+            self._send()
         threading.Thread(target=self._run, name="readers-forecast", daemon=True).start()
 
     def begin(self, number: int) -> None:
@@ -79,15 +85,12 @@ class Forecast:
 
     def _run(self) -> None:
         with suppress(ShardspecError, StagerLostError):
-            for number, picks in enumerate(self._batches):
+            for number, picks in enumerate(self._batches, 1):
                 if not self._unplan.alive:
                     return
-                for pool, rows, fields in self._dataset.locate(picks):
-                    if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
-                        self._note(number, pool, pool.layout, rows, fields)
+                self._add(number, picks)
                 if number == _TRIED and not self._uses:
                     return  # everything is in the cache
-                self._samples += len(picks)
                 while self._is_far(number):
                     self._send()
                     if not self._wait():
@@ -95,6 +98,13 @@ class Forecast:
                 if self._samples >= _SAMPLES:
                     self._send()
             self._send()
+
+    def _add(self, number: int, picks: Picks) -> None:
+        """Collect the uses of a batch."""
+        for pool, rows, fields in self._dataset.locate(picks):
+            if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
+                self._note(number, pool, pool.layout, rows, fields)
+        self._samples += len(picks)
 
     def _is_complete(self, layout: CachedLayout) -> bool:
         """Return whether all files of a dataset were in the cache when the iteration began."""
