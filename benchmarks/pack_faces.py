@@ -47,7 +47,7 @@ from shardspec.layout import Layout
 LOOP = Path(__file__).with_name("face_loop.py")
 STAGES = ("decode", "detect", "crop", "encode")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-LIBRARIES = ("numpy", "torch", "facenet-pytorch", "opencv-python-headless", "openvino", "av", "simplejpeg")
+LIBRARIES = ("numpy", "torch", "mtcnn", "opencv-python-headless", "openvino", "av", "simplejpeg")
 
 
 def run(commands: Sequence[Sequence[str]], statuses: Sequence[int] = (0,)) -> tuple[float, float, list[str]]:
