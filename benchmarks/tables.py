@@ -161,15 +161,12 @@ def remote_tables(groups: Sequence[Found]) -> list[str]:
     """The loaders over a dataset on a server: with an empty and a full cache, and with one that is too small."""
     columns = ("of the link", "first batch, s", "in shards", "full cache, samples/s", "of local")
     lines = [f"| data | loader | {' | '.join(columns)} |", "|---|---" + "|--:" * len(columns) + "|"]
-    small = [
-        "| data | loader | shards | downloads of each in the first epoch | in a later one |",
-        "|---|---|--:|--:|--:|",
-    ]
+    small = ["| data | loader | shards | downloads of each in an epoch, and in the next |", "|---|---|--:|--:|"]
     for group in groups:
         for row in group["rows"]:
             name = f"{group['name']} | **{row['name']}**" if row["ours"] else f"{group['name']} | {row['name']}"
-            if "later" in row:
-                small.append(f"| {name} | {row['shards']} | {row['first']:.1f} | {row['later']:.1f} |")
+            if "epochs" in row:
+                small.append(f"| {name} | {row['shards']} | {', '.join(f'{one:.1f}' for one in row['epochs'])} |")
             elif not row["of_link"]:
                 lines.append(f"| {name} | {_failure(row)} |" + " |" * (len(columns) - 1))
             else:
