@@ -94,11 +94,9 @@ def pack(root: Path, format: str, schema: Schema, rows: Columns, shard_rows: int
 
 def shard_size(schema: Schema, rows: Columns) -> ShardSize:
     """Size of a shard of these rows."""
-    lengths = {
-        f.name: [f.row_bytes] * len(rows[f.name]) if f.is_fixed else [len(v) for v in rows[f.name]] for f in schema
-    }
-    field_bytes = {name: sum(column) for name, column in lengths.items()}
-    return ShardSize(len(rows["key"]), field_bytes, {name: max(column) for name, column in lengths.items()})
+    count = len(rows["key"])
+    field_bytes = {f.name: f.row_bytes * count if f.is_fixed else sum(map(len, rows[f.name])) for f in schema}
+    return ShardSize(count, field_bytes)
 
 
 def order_of(order: str, shards: list[Shard]) -> Any:

@@ -68,9 +68,9 @@ def list_some(texts: Sequence[str], listed: int = LISTED) -> str:
     return shown if len(texts) <= listed else f"{shown} and {len(texts) - listed} more"
 
 
-def quote_some(names: Iterable[object], listed: int = LISTED) -> str:
+def quote_some(names: Iterable[object]) -> str:
     """Return `list_some` of names in quotation marks, which show surrounding spaces."""
-    return list_some(list(map(shorten, names)), listed)
+    return list_some(list(map(shorten, names)))
 
 
 def is_utf8(text: str) -> bool:

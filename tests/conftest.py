@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.fuzz import SEED, examples
+from support.stores import StoreServer, serving
 
 os.environ["PACKER_SMALLEST_SIZE"] = "1"  # shards of a few samples
 
@@ -33,6 +34,22 @@ def pytest_report_header() -> str:
 @pytest.fixture
 def leaks_allowed() -> None:
     """Requested by a test that leaves something open on purpose, or whose libraries do."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoreServer]:
+    """An object store for the tests of a file."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
+    """The store for clients in this process, whose threads and connections stay, and for its children."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    server.fail()
+    return server
 
 
 @pytest.fixture(autouse=True)

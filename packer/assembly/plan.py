@@ -322,8 +322,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[
 def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> ShardSize:
     """Return the expected sizes of a shard of `rows` rows, given the `lengths` of their values of variable size."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
-    largest = {f.name: f.row_bytes if f.is_fixed else int(lengths[f.name].max(initial=0)) for f in schema}
-    return ShardSize(rows, totals, largest)
+    return ShardSize(rows, totals)
 
 
 def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:

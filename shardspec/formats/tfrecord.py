@@ -46,11 +46,6 @@ class Feature:
     key: str
     kind: FeatureKind
 
-    @property
-    def kind_tag(self) -> int:
-        """Tag of the feature's list."""
-        return _KIND_TAGS[self.kind]
-
     @cached_property
     def payload_bytes(self) -> int:
         """Stored bytes of a fixed field's value."""

@@ -153,15 +153,9 @@ def encode(schema: Schema, columns: Mapping[str, Any]) -> Columns:
 
 def size_of(schema: Schema, encoded: Columns) -> ShardSize:
     """The size of some encoded rows."""
-    field_bytes, field_max_bytes = {}, {}
-    for field in schema:
-        if field.is_fixed:
-            lengths = [field.row_bytes] * len(encoded[field.name])
-        else:
-            lengths = [len(value) for value in encoded[field.name]]
-        field_bytes[field.name] = sum(lengths)
-        field_max_bytes[field.name] = max(lengths, default=0)
-    return ShardSize(len(encoded[schema.names[0]]), field_bytes, field_max_bytes)
+    rows = len(encoded[schema.names[0]])
+    field_bytes = {f.name: f.row_bytes * rows if f.is_fixed else sum(map(len, encoded[f.name])) for f in schema}
+    return ShardSize(rows, field_bytes)
 
 
 def slice_rows(schema: Schema, encoded: Columns, start: int, end: int) -> Columns:

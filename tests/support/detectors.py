@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import numpy as np
+import pytest
 
 from packer import Detector
 
@@ -92,3 +93,16 @@ class Counting(Wrapped):
     def detect(self, frames: Any) -> Any:
         Counting.seen += len(frames)
         return super().detect(frames)
+
+
+def count_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of frames of the calls of the default detector, as they come."""
+    searched: list[int] = []
+    detect = Detector.detect
+
+    def count(self: Detector, frames: Any) -> Any:
+        searched.append(len(frames))
+        return detect(self, frames)
+
+    monkeypatch.setattr(Detector, "detect", count)
+    return searched

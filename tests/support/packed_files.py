@@ -63,6 +63,11 @@ def _write_faces(
     return root, write_dataset(root, format, schema, face_columns(rows, **given), shard_rows=shard_rows)
 
 
+def files_below(root: Path) -> dict[str, bytes]:
+    """The contents of all files in a folder, by their paths in it."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def read_all(root: Path) -> Columns:
     """The encoded rows of a dataset."""
     rows = PackedRows.of(root)

@@ -329,9 +329,7 @@ def test_a_writer_refuses_more_or_fewer_rows_than_announced(tmp_path: Path, form
     encoded = encode(schema, values_for(schema, 3))
     announced = size_of(schema, encoded)
     writer_class = resolve("format", format, {format: get_format(format).writer})
-    writer = writer_class(
-        tmp_path, "shard-00000", schema, ShardSize(claimed, announced.field_bytes, announced.field_max_bytes)
-    )
+    writer = writer_class(tmp_path, "shard-00000", schema, ShardSize(claimed, announced.field_bytes))
 
     def write() -> None:
         writer.write(encoded)

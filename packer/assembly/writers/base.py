@@ -25,13 +25,10 @@ class ShardSize:
     samples : int
     field_bytes : dict of str to int
         Encoded bytes of each field over all rows. Offsets of ragged fields do not count.
-    field_max_bytes : dict of str to int
-        Size of the largest encoded value of each field.
     """
 
     samples: int
     field_bytes: Mapping[str, int]
-    field_max_bytes: Mapping[str, int]
 
     @property
     def row_bytes(self) -> int:

@@ -28,6 +28,21 @@ _REJECTS = 20
 _NAMED = 5
 """Most points whose names are listed."""
 
+_USE = (
+    "## Use",
+    "",
+    "```python",
+    "from readers import Loader, open_dataset",
+    "",
+    'for batch in Loader(open_dataset("PATH"), batch_size=64, seed=0):',
+    "    ...",
+    "```",
+    "",
+    f"`{PROGRAM} verify PATH --deep` compares every byte with the manifest, and `{PROGRAM} inspect PATH` prints",
+    "the digest above, which names exactly these samples.",
+    "",
+)
+
 
 @dataclass(frozen=True, repr=False)
 class Card(Result):
@@ -119,7 +134,7 @@ def _text(facts: Facts, splits: Mapping[str, int]) -> bytes:
         *_fields(facts),
         *_geometry(facts),
         *_origin(facts),
-        *_use(facts),
+        *_USE,
         *_terms(facts),
     ]
     return sign("\n".join(parts))
@@ -227,23 +242,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _use(facts: Facts) -> Iterator[str]:
-    yield from (
-        "## Use",
-        "",
-        "```python",
-        "from readers import Loader, open_dataset",
-        "",
-        'for batch in Loader(open_dataset("PATH"), batch_size=64, seed=0):',
-        "    ...",
-        "```",
-        "",
-        f"`{PROGRAM} verify PATH --deep` compares every byte with the manifest, and `{PROGRAM} inspect PATH` prints",
-        "the digest above, which names exactly these samples.",
-        "",
-    )
 
 
 def _terms(facts: Facts) -> Iterator[str]:

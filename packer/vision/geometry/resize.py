@@ -96,13 +96,13 @@ def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[i
     changed: dict[str, Any] = {}
     for name, axes in PIXEL_AXES.items():
         value = sample.get(name)
-        if _is_floating(value, 2) and value.shape[1] == len(axes):
+        if _is_floating(value) and value.shape[1] == len(axes):
             changed[name] = (value * ratios[list(axes)]).astype(value.dtype)
     matrix = sample.get("matrix")
-    if _is_floating(matrix, 2) and matrix.shape == (2, 3):
+    if _is_floating(matrix) and matrix.shape == (2, 3):
         changed["matrix"] = (matrix * ratios[:, None]).astype(matrix.dtype)
     return changed
 
 
-def _is_floating(value: Any, axes: int) -> TypeGuard[npt.NDArray[np.floating[Any]]]:
-    return isinstance(value, np.ndarray) and value.ndim == axes and np.issubdtype(value.dtype, np.floating)
+def _is_floating(value: Any) -> TypeGuard[npt.NDArray[np.floating[Any]]]:
+    return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)

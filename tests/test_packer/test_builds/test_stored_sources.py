@@ -20,28 +20,13 @@ from support.command import arguments, read_jsonl, run_packer
 from support.errors import raises
 from support.listeners import Listener
 from support.packed import read_samples
-from support.stores import StoreServer, serving
+from support.stores import StoreServer
 
 import packer
 from shardspec.errors import BuildError, StoreError, UsageError
 from shardspec.stores import Store
 
 SMALL: dict[str, Any] = {"shard_size": "30kB", **QUIET}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leaks_allowed: None) -> StoreServer:
-    """The server for a client in this process. The folder for temporary files must be empty at the end."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    server.fail()
-    return server
 
 
 @pytest.fixture

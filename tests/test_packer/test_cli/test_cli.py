@@ -140,7 +140,7 @@ def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_inspect_shows_what_is_there(mixed: Path, reference: Path) -> None:
+def test_inspect_shows_what_is_there(reference: Path) -> None:
     document = json.loads(run_packer("inspect", reference, "--json").stdout)
     manifest = Layout(reference).load()
     assert document["format"] == "lmdb"

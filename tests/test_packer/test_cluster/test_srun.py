@@ -181,7 +181,7 @@ def test_with_all_nodes_lost_the_same_command_goes_on(
         again.finish(expected)
 
 
-def test_an_item_that_kills_is_rejected_as_on_one_host(slurm: Slurm, images: Path, tmp_path: Path) -> None:
+def test_an_item_that_kills_is_rejected_as_on_one_host(slurm: Slurm, tmp_path: Path) -> None:
     names = [f"a/{number:02d}.png" for number in range(34)] + ["a/bad.png"]
     source = write_images(tmp_path / "few", names)
     steps = ("--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")

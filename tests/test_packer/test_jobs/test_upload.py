@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from support.builds import QUIET, write_images
 from support.command import arguments, read_jsonl, run_packer
 from support.errors import raises
-from support.stores import StoreServer, serving
+from support.stores import StoreServer
 
 import packer
 from packer.cli import main
@@ -27,21 +27,12 @@ MARK = ".build/upload.json"
 FOREVER = 10**6
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with serving() as running:
-        yield running
-
-
 @pytest.fixture
-def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, leaks_allowed: None) -> StoreServer:
-    """The server for a client in this process, whose threads and connections stay. The current folder is empty."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
+def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
+    """The server for a client in this process. The current folder is empty."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    server.fail()
-    return server
+    return here
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +141,7 @@ def test_a_killed_build_is_resumed_without_repeated_uploads(
     assert not work.exists()
 
 
-def test_the_names_of_a_replaced_dataset_are_not_used_again(
-    here: StoreServer, source: Path, local: Path, tmp_path: Path
-) -> None:
+def test_the_names_of_a_replaced_dataset_are_not_used_again(here: StoreServer, source: Path, tmp_path: Path) -> None:
     url = here.url("replaced")
     for number, options in enumerate((SMALL, LARGE, SMALL, LARGE)):
         packer.build(source, url, overwrite=True, **options, **QUIET)

@@ -863,7 +863,7 @@ def test_tables_that_cannot_be_written(tmp_path: Path, out: str, message: str) -
         listed("lrw", root, tmp_path / out)
 
 
-def test_all_columns_are_of_one_vocabulary_and_the_page_has_them(tmp_path: Path) -> None:
+def test_all_columns_are_of_one_vocabulary_and_the_page_has_them() -> None:
     page = (Path(packer.__file__).parents[1] / "docs/howto/datasets.md").read_text("utf-8")
     table = page.partition("| column |")[2].partition("\n\n")[0]
     for name in COLUMNS:

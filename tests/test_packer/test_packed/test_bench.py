@@ -168,7 +168,7 @@ def write_hollow(root: Path) -> Path:
     return root
 
 
-def test_a_process_that_fails_says_why(mixed: Path, reference: Path) -> None:
+def test_a_process_that_fails_says_why(reference: Path) -> None:
     recipe = {**Layout(reference).load().generations[-1].recipe, "steps": ["decode", "resize", "nothing_here:step"]}
     with (
         MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": [], "seconds": 1}) as process,

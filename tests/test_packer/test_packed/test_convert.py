@@ -16,7 +16,7 @@ from support.builds import QUIET
 from support.command import run_packer, start_packer
 from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
 from support.listeners import Listener
-from support.packed_files import read_all, write_faces
+from support.packed_files import files_below, read_all, write_faces
 
 from packer import Progress, build, convert, export, merge, split, verify
 from packer.cli import main
@@ -37,8 +37,7 @@ def facts(root: Path) -> dict[str, Any]:
 
 def files(root: Path) -> dict[str, bytes]:
     """Every file but the manifest."""
-    paths = [path for path in root.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    return {name: data for name, data in files_below(root).items() if name != "manifest.json"}
 
 
 def describe(root: Path, format: str, *, shard_size: int = 9000, **recipe: Any) -> None:

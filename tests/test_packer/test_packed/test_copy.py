@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,8 +18,8 @@ from support.builds import QUIET
 from support.command import arguments, run_packer
 from support.errors import raises
 from support.listeners import Listener
-from support.packed_files import read_all, write_faces
-from support.stores import StoreServer, serving
+from support.packed_files import files_below, read_all, write_faces
+from support.stores import StoreServer
 
 from packer import build, copy, describe, verify
 from packer.cli import main
@@ -30,12 +29,6 @@ from shardspec.layout import Layout
 from shardspec.stores import Store, store
 
 SILENT: dict[str, Any] = {"progress": False}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -58,27 +51,14 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
-    """The server for a client in this process, whose threads and connections stay."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    server.fail()
-    return server
-
-
-def files(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("format", ["lmdb", "npy", "webdataset"])
 def test_a_dataset_goes_to_a_bucket_and_back(server: StoreServer, tmp_path: Path, format: str) -> None:
     write_faces(tmp_path / "faces", 12, format)
     url = server.url(f"ünd/{format} 1+2%")
     to = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=server.env).stdout)
-    assert to["files_copied"] == len(files(tmp_path / "faces")) - 1
+    assert to["files_copied"] == len(files_below(tmp_path / "faces")) - 1
     run_packer("copy", url, tmp_path / "back", env=server.env)
-    assert files(tmp_path / "back") == files(tmp_path / "faces")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "faces")
     again = json.loads(run_packer("copy", url, tmp_path / "back", "--json", env=server.env).stdout)
     assert (again["files_copied"], again["files_kept"]) == (0, to["files_copied"])
     run_packer("copy", url, server.url(f"{format}/second"), env=server.env)
@@ -94,13 +74,13 @@ def test_a_dataset_is_fetched_from_a_web_server_that_lists_nothing(faces: Path, 
         assert run_packer("copy", f"{url}/none", tmp_path / "none", expect=None).returncode == 2
         web.shutdown()
         served.result()
-    assert files(tmp_path / "copy") == files(faces)
+    assert files_below(tmp_path / "copy") == files_below(faces)
 
 
 def test_a_folder_is_copied_and_its_files_are_checked(faces: Path, tmp_path: Path) -> None:
     assert main(["copy", f"file://{faces}", f"file://{tmp_path}/%2520", "--quiet"]) == 0
     (tmp_path / "%20").rename(tmp_path / "copy")
-    assert files(tmp_path / "copy") == files(faces)
+    assert files_below(tmp_path / "copy") == files_below(faces)
     shard = next((tmp_path / "copy").glob("shard*"))
     changed = shard if shard.is_file() else next(path for path in shard.iterdir() if path.is_file())
     changed.write_bytes(changed.read_bytes()[:-1] + b"?")
@@ -108,7 +88,7 @@ def test_a_folder_is_copied_and_its_files_are_checked(faces: Path, tmp_path: Pat
         copy(tmp_path / "copy", tmp_path / "other")
     assert not (tmp_path / "other/manifest.json").exists()
     assert copy(faces, tmp_path / "copy").files_copied == 1  # the damaged file alone
-    assert files(tmp_path / "copy") == files(faces)
+    assert files_below(tmp_path / "copy") == files_below(faces)
 
 
 def test_passing_faults_are_survived_and_bytes_are_right(here: StoreServer, faces: Path, tmp_path: Path) -> None:
@@ -128,7 +108,7 @@ def test_passing_faults_are_survived_and_bytes_are_right(here: StoreServer, face
     here.fail(*({"match": match, "kind": kind, "times": 1} for match, kind in kinds))
     copy(url, tmp_path / "back")
     assert here.left() == [0, 0, 0]
-    assert files(tmp_path / "back") == files(faces)
+    assert files_below(tmp_path / "back") == files_below(faces)
 
 
 def test_a_server_that_ignores_ranges_is_survived(here: StoreServer, faces: Path, tmp_path: Path) -> None:
@@ -143,7 +123,7 @@ def test_a_server_that_ignores_ranges_is_survived(here: StoreServer, faces: Path
     )
     copy(here.url("whole"), tmp_path / "back")
     assert here.left() == [0, 0, 0, 0]
-    assert files(tmp_path / "back") == files(faces)
+    assert files_below(tmp_path / "back") == files_below(faces)
 
 
 @pytest.mark.parametrize("span", [None, (5, (12 << 20) - 7)])
@@ -177,7 +157,7 @@ def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
     assert not (tmp_path / "back/manifest.json").exists()
     here.fail()
     assert copy(url, tmp_path / "back").files_kept > 0
-    assert files(tmp_path / "back") == files(faces)
+    assert files_below(tmp_path / "back") == files_below(faces)
 
 
 def test_no_answer_and_a_slow_one_are_waited_for(
@@ -192,7 +172,7 @@ def test_no_answer_and_a_slow_one_are_waited_for(
     )
     copy(here.url("slow"), tmp_path / "back")
     assert here.left() == [0, 0]
-    assert files(tmp_path / "back") == files(faces)
+    assert files_below(tmp_path / "back") == files_below(faces)
 
 
 @pytest.mark.parametrize("uploads", [True, False])
@@ -209,7 +189,7 @@ def test_credentials_that_expire_are_renewed_and_the_copy_resumed(
     here.fail()
     assert copy(*((faces, url) if uploads else (url, back))).files_kept > 0
     copy(url, back)
-    assert files(back) == files(faces)
+    assert files_below(back) == files_below(faces)
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not installed")
@@ -221,7 +201,7 @@ def test_a_full_disk_is_named_and_the_copy_resumed(server: StoreServer, faces: P
     assert f"{back}: cannot be written: File too large" in failed.stderr
     assert not Layout(back).manifest.exists()
     run_packer("copy", url, back, env=server.env)
-    assert files(back) == files(faces)
+    assert files_below(back) == files_below(faces)
     env = {**server.env, "TMPDIR": str(tmp_path)}
     failed = run_packer("copy", url, f"{url}-copy", env=env, before=full, expect=1)
     assert f"{tmp_path}: cannot be written" in failed.stderr
@@ -249,7 +229,7 @@ def test_a_killed_copy_cannot_be_opened_and_is_resumed(
         assert not Layout(back).manifest.exists()
     run_packer("copy", *((faces, url) if uploads else (url, back)), env=server.env)
     run_packer("copy", url, back, env=server.env)
-    assert files(back) == files(faces)
+    assert files_below(back) == files_below(faces)
 
 
 @pytest.mark.parametrize("uploads", [True, False])
@@ -381,8 +361,8 @@ def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: P
         with pytest.raises(ShardCorruptError):
             copy(tmp_path / "damaged", target, overwrite=True)
         copy(tmp_path / "small", target, overwrite=True)
-    assert files(tmp_path / "replaced") == files(tmp_path / "small")
-    assert here.objects("replaced").keys() == files(tmp_path / "small").keys()
+    assert files_below(tmp_path / "replaced") == files_below(tmp_path / "small")
+    assert here.objects("replaced").keys() == files_below(tmp_path / "small").keys()
 
 
 def test_a_manifest_of_the_same_files_replaces_another(here: StoreServer, tmp_path: Path) -> None:
@@ -393,7 +373,7 @@ def test_a_manifest_of_the_same_files_replaces_another(here: StoreServer, tmp_pa
         again = copy(tmp_path / "faces", target)
         assert (again.files_copied, again.manifest.about.title) == (0, target)
         copy(target, tmp_path / "back", overwrite=True)
-        assert files(tmp_path / "back") == files(tmp_path / "faces")
+        assert files_below(tmp_path / "back") == files_below(tmp_path / "faces")
 
 
 def test_an_object_that_is_too_long_is_not_read_to_its_end(here: StoreServer, faces: Path, tmp_path: Path) -> None:
@@ -427,7 +407,7 @@ def test_files_of_the_user_are_neither_deleted_nor_mixed_with_a_dataset(
     "url",
     ["s3://", "ftp://host/x", "s3://key:secret@bucket/x", "https://host/x?token=secret"],
 )
-def test_urls_that_cannot_be_used_are_refused_without_their_secrets(faces: Path, tmp_path: Path, url: str) -> None:
+def test_urls_that_cannot_be_used_are_refused_without_their_secrets(tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError) as caught:
         copy(url, tmp_path / "out")
     assert "secret" not in str(caught.value)

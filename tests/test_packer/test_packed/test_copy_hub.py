@@ -15,7 +15,7 @@ from support.builds import QUIET
 from support.command import run_packer
 from support.errors import raises
 from support.hub import TOKEN, FakeHub, serving_hub
-from support.packed_files import write_faces
+from support.packed_files import files_below, write_faces
 
 from packer import convert, copy, verify
 from shardspec.errors import MissingDependencyError, UsageError
@@ -30,10 +30,6 @@ def hub() -> Iterator[FakeHub]:
         assert running.outside == []
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     ("format", "url"), [("parquet", "hf://datasets/me/faces"), ("lmdb", "hf://datasets/me/faces/v1/a")]
 )
@@ -44,12 +40,12 @@ def test_a_dataset_is_published_and_fetched(hub: FakeHub, tmp_path: Path, format
     assert first.keys() == {".gitattributes"}
     folder = url.removeprefix("hf://datasets/me/faces").strip("/")
     own = {Path(name).relative_to(folder).as_posix(): data for name, data in published.items() if name not in first}
-    assert own == files(tmp_path / "faces")
+    assert own == files_below(tmp_path / "faces")
     assert hub.private == {"me/faces"}
     again = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=hub.env).stdout)
     assert again["files_copied"] == 0
     run_packer("copy", url, tmp_path / "back", env=hub.env)
-    assert files(tmp_path / "back") == files(tmp_path / "faces")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "faces")
     run_packer("copy", url.replace("faces", "faces@main", 1), tmp_path / "part", "--where", "frame < 30", env=hub.env)
     assert Layout(tmp_path / "part").load().samples == 3
     script = f"import readers; print(readers.open_dataset({url!r}, cache={str(tmp_path / 'cache')!r})[7]['frame'])"
@@ -79,8 +75,8 @@ def test_a_dataset_is_replaced_in_one_commit(hub: FakeHub, tmp_path: Path) -> No
         thread.join()
     _, first, second = hub.repositories["lab/fakes"]
     others = {".gitattributes": b"", "README.md": b"# Fakes"}
-    assert first == files(tmp_path / "old") | others
-    assert second == files(tmp_path / "new") | others
+    assert first == files_below(tmp_path / "old") | others
+    assert second == files_below(tmp_path / "new") | others
     hub.repositories["lab/fakes"].append({**others, "notes.txt": b"keep"})
     assert "notes.txt" in run_packer("copy", tmp_path / "new", url, env=hub.env, expect=2).stderr
 
@@ -89,7 +85,7 @@ def test_a_card_that_was_edited_on_the_hub_is_fetched(hub: FakeHub, tmp_path: Pa
     write_faces(tmp_path / "lmdb", 3)
     digest = convert(tmp_path / "lmdb", tmp_path / "faces", format="parquet", **QUIET).manifest.digest
     assert (tmp_path / "faces/README.md").exists()
-    edited = {**files(tmp_path / "faces"), "README.md": b"# Faces, edited on the Hub"}
+    edited = {**files_below(tmp_path / "faces"), "README.md": b"# Faces, edited on the Hub"}
     hub.repositories["me/faces"] = [edited]
     run_packer("copy", "hf://datasets/me/faces", tmp_path / "back", env=hub.env)
     assert (tmp_path / "back/README.md").read_bytes() == edited["README.md"]
@@ -101,7 +97,7 @@ def test_a_card_that_was_edited_on_the_hub_is_fetched(hub: FakeHub, tmp_path: Pa
 
 def test_what_cannot_be_read_is_named_without_the_token(hub: FakeHub, tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 3)
-    hub.repositories["me/faces"] = [files(tmp_path / "faces")]
+    hub.repositories["me/faces"] = [files_below(tmp_path / "faces")]
     for url, env, text in (
         ("hf://datasets/me/none", {}, "HF_TOKEN"),
         ("hf://datasets/me/faces@v9", {}, "RevisionNotFoundError"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.builds import write_images
 from support.command import run_packer
-from support.packed_files import write_faces
+from support.packed_files import files_below, write_faces
 from support.sloppy import BUCKET, SERVERS, cutting, find_server, sloppy_server
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("leaks_allowed")]
@@ -24,10 +24,6 @@ def env(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, st
         yield found
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 def test_a_dataset_goes_there_and_back_though_a_download_is_cut(env: dict[str, str], tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 12, size=_SIDE)
     write_faces(tmp_path / "small", 3)
@@ -36,14 +32,14 @@ def test_a_dataset_goes_there_and_back_though_a_download_is_cut(env: dict[str, s
     with cutting(env, 2_000_000) as (relay, cut):
         run_packer("copy", url, tmp_path / "back", env=relay)
         assert cut
-    assert files(tmp_path / "back") == files(tmp_path / "faces")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "faces")
     run_packer("copy", url, f"{url}-copy", env=env)
     again = json.loads(run_packer("copy", tmp_path / "faces", f"{url}-copy", "--json", env=env).stdout)
     assert again["files_copied"] == 0
     assert "another dataset" in run_packer("copy", tmp_path / "small", url, env=env, expect=2).stderr
     run_packer("copy", tmp_path / "small", url, "--overwrite", env=env)
     run_packer("copy", url, tmp_path / "replaced", env=env)
-    assert files(tmp_path / "replaced") == files(tmp_path / "small")
+    assert files_below(tmp_path / "replaced") == files_below(tmp_path / "small")
     run_packer("copy", f"{url}-copy", tmp_path / "part", "--where", "frame < 30", env=env)
     run_packer("verify", tmp_path / "part", "--deep")
 

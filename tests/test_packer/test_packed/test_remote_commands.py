@@ -1,14 +1,13 @@
 """Commands on datasets in a bucket, with the same results as on a folder; and the cache that they share."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.packed_files import write_faces
-from support.stores import StoreServer, serving
+from support.stores import StoreServer
 
 import packer
 from packer import cache, copy, inspect
@@ -17,12 +16,6 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import RowsLayout, browsed_folder
 from readers import open_dataset
 from shardspec.layout import layout_at
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[StoreServer]:
-    with serving() as running:
-        yield running
 
 
 @pytest.fixture
@@ -110,7 +103,7 @@ def test_a_few_samples_need_no_whole_shards(
 
 
 def test_a_command_says_that_the_cache_does_not_hold_the_dataset(
-    faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faces: Path, server: StoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(part.bytes for part in open_dataset(faces).manifest.parts)
     monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(2 * largest))

@@ -412,7 +412,7 @@ def test_the_command_serves_this_machine_alone_until_ctrl_c(server: tuple[object
     assert errors.strip().endswith("packer: interrupted")
 
 
-def test_wrong_calls_of_the_command(faces: Path, tmp_path: Path) -> None:
+def test_wrong_calls_of_the_command(faces: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run_packer("view", faces, "--port", taken.getsockname()[1], expect=2)
     assert "cannot listen" in done.stderr

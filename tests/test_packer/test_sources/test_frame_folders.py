@@ -194,7 +194,7 @@ def test_a_folder_in_a_table_is_a_reject_that_names_the_option(source: Path, tmp
     assert "found a folder (--frame-folders FPS" in line["reason"]
 
 
-def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> None:
+def test_masks_in_folders_beside_the_frames(tmp_path: Path) -> None:
     masks = tmp_path / "masks"
     for number in range(12):
         if number != 4:  # nothing is known of frame 4, and the others keep their masks
@@ -343,7 +343,7 @@ def test_an_update_takes_new_folders_and_replaces_changed_ones(source: Path, tmp
     assert counts == {"fake/a": 12, "fake/b": 5, "fake/c": 2, "real/a": 13, "real/b": 5}
 
 
-def test_the_originals_are_shown(source: Path, tmp_path: Path) -> None:
+def test_the_originals_are_shown(source: Path) -> None:
     options = {"include": ["*.jpg"], "frame_folders": 10.0}
     write_image(source / "fake" / "a" / "frame0.png", scene(99, (40, 30)))
     (source / "fake" / "a" / "frame5.jpg").unlink()

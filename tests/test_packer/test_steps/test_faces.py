@@ -102,7 +102,7 @@ class TestFields:
         assert (points < sample["box"][2:]).all()
         assert sample["landmarks_valid"]
 
-    def test_left_and_right_are_the_persons(self, samples: Samples, source: Path, tmp_path: Path) -> None:
+    def test_left_and_right_are_the_persons(self, samples: Samples, tmp_path: Path) -> None:
         write_image(tmp_path / "in" / "mirrored.png", np.ascontiguousarray(photograph("astronaut")[:, ::-1]))
         (mirrored,) = build(tmp_path / "in", tmp_path / "out")
         names = get_layout("5").names

@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 import pytest
 from support.command import read_jsonl, run_packer
+from support.detectors import count_searched
 from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import FAST_START, Picture, cut_file, photograph, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 
 import packer
-from packer import Detector
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from packer.vision.geometry.crop import cut, pick
@@ -140,14 +140,7 @@ class TestBoxesFrom:
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_frames(folder / "cropped.mp4", views(FRAMES - 1, faceless=FACELESS_FRAMES))
-        searched: list[int] = []
-        detect = Detector.detect
-
-        def count(self: Detector, frames: Any) -> Any:
-            searched.append(len(frames))
-            return detect(self, frames)
-
-        monkeypatch.setattr(Detector, "detect", count)
+        searched = count_searched(monkeypatch)
         rows = [{"path": "original.mp4", "original": ""}]
         rows += [{"path": path, "original": "original.mp4"} for path in ("forged.mp4", "cropped.mp4", "short.mp4")]
         samples = build(folder, tmp_path / "out", rows, boxes_from="original", every=1)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.command import read_jsonl, run_packer
+from support.detectors import count_searched
 from support.face_source import views, write_frames
 from support.media import FAST_START, photograph, write_image, write_video
 from support.packed import check_whole, fingerprints, read_samples
 from test_packer.test_steps.test_faces_tracks import damage
 
 import packer
-from packer import Detector
 from packer.vision.decode.sampling import neighbours, spread
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
@@ -62,18 +62,6 @@ def build(source: Path, out: Path, **options: Any) -> packer.BuildResult:
 
 def frames_of(out: Path, name: str = "") -> list[int]:
     return [int(sample["frame"]) for sample in read_samples(out) if sample["source"].endswith(name)]
-
-
-def count_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    searched: list[int] = []
-    detect = Detector.detect
-
-    def count(self: Detector, frames: Any) -> Any:
-        searched.append(len(frames))
-        return detect(self, frames)
-
-    monkeypatch.setattr(Detector, "detect", count)
-    return searched
 
 
 def test_a_video_in_an_archive_and_one_of_images_are_refilled_too(folder: Path, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_whole_tracks_come_as_lists_or_padded(dataset):
         assert rest == ([0] * 17 if collate == "pad" else ([1, 0, 1, 2] * 5)[:17])
 
 
-def test_a_track_that_is_too_short_is_padded_to_the_length(dataset, caplog):
+def test_a_track_that_is_too_short_is_padded_to_the_length(dataset):
     assert dataset.clips(5, stride=None).videos_without == 1
     for collate, expected in {"pad": [0, 1, 2, 0, 0], "mirror": [0, 1, 2, 1, 0]}.items():
         clips = dataset.clips(5, stride=None, collate=collate)

@@ -263,7 +263,7 @@ def test_clips_and_their_loader_say_how_many_videos_gave_none(clips):
     assert "3 of 30 clips of 4 samples each" in repr(clips.subset([1, 2, 3]))
 
 
-def test_clips_with_other_plans(jpeg_path, clips):
+def test_clips_with_other_plans(clips):
     with raises(UsageError, option="decode", found="5"):
         clips.with_decode({"image": 5})
 

@@ -128,7 +128,7 @@ def test_views_with_transforms_of_their_own_resume_on_other_ranks(raw_path, batc
     assert len(seen) - len(whole) < after, "repeated, so that the ranks are equally long"
 
 
-def test_views_of_clips_and_images_of_any_size(tmp_path, raw_path):
+def test_views_of_clips_and_images_of_any_size(raw_path):
     dataset = open_dataset(raw_path, fields=["image"], decode=None)
     (batch,) = Loader(
         dataset, 60, views=2, sample_transform=lambda s: {"image": s["image"][: 10 + int(s["image"][0, 0, 0]) % 7]}

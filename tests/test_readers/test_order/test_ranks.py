@@ -46,7 +46,7 @@ def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog):
     assert "rank=0, world_size=1" in record.getMessage()
 
 
-def test_after_the_time_limit_the_missing_ranks_are_an_error(caplog):
+def test_after_the_time_limit_the_missing_ranks_are_an_error():
     clock = Clock([(2, 2)])
     with pytest.raises(DatasetError, match=r"Rank 0 has waited 40 s for rank 1 to .* increase timeout_s \(40 s\)"):
         clock.await_ranks(timeout_s=40)

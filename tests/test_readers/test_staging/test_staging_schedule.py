@@ -35,6 +35,16 @@ def fetch(schedule: CacheSchedule, now: float = 0.0) -> str | None:
     return found.file.key[1]
 
 
+def full_schedule(count: int) -> CacheSchedule:
+    """A cache that holds two files, each in use by a client."""
+    schedule = schedule_of(count, 20)
+    for number in range(2):
+        schedule.request(number, 0, [key(number)], pin=True)
+        fetch(schedule)
+        schedule.ready()
+    return schedule
+
+
 def test_waiting_clients_come_first_then_near_uses() -> None:
     schedule = schedule_of(6, 100)
     plan(schedule, [(0, 1), (3, 2)])
@@ -82,11 +92,7 @@ def test_a_planned_file_takes_no_room_from_nearer_uses() -> None:
 
 
 def test_a_file_in_use_stays_until_it_is_released() -> None:
-    schedule = schedule_of(3, 20)
-    for number in range(2):
-        schedule.request(number, 0, [key(number)], pin=True)
-        fetch(schedule)
-        schedule.ready()
+    schedule = full_schedule(3)
     schedule.request(2, 0, [key(2)], pin=True)
     assert schedule.next(0.0) is None
     assert schedule.releases == [(0, key(0))]
@@ -107,11 +113,7 @@ def test_the_files_of_a_killed_client_are_free() -> None:
 
 
 def test_a_client_that_does_not_answer_is_passed_over() -> None:
-    schedule = schedule_of(3, 20)
-    for number in range(2):
-        schedule.request(number, 0, [key(number)], pin=True)
-        fetch(schedule)
-        schedule.ready()
+    schedule = full_schedule(3)
     schedule.request(2, 0, [key(2)], pin=True)
     assert schedule.next(0.0) is None
     assert schedule.next(10.0) is None  # the first client is stopped, so the second one is asked
@@ -121,11 +123,7 @@ def test_a_client_that_does_not_answer_is_passed_over() -> None:
 
 
 def test_on_a_full_disk_clients_are_asked_for_files_that_they_have_open() -> None:
-    schedule = schedule_of(2, 20)
-    for number in range(2):
-        schedule.request(number, 0, [key(number)], pin=True)
-        fetch(schedule)
-        schedule.ready()
+    schedule = full_schedule(2)
     assert schedule.evict_one(0.0) == (None, True)
     assert schedule.releases == [(0, key(0))]
     assert schedule.evict_one(10.0) == (None, True)  # the first client is stopped
