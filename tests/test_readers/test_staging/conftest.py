@@ -25,12 +25,3 @@ def datasets(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> d
         made[format] = write_crops(root / format, format, None, COUNT, 24, SHARD_ROWS)
         run_packer("copy", made[format], server.url(format), "--quiet", env=server.env)
     return made
-
-
-@pytest.fixture
-def here(server: StoreServer, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None) -> StoreServer:
-    """The server for this process and for the stagers that it starts."""
-    for name, value in server.variables.items():
-        monkeypatch.setenv(name, value)
-    server.fail()
-    return server
