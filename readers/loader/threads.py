@@ -235,7 +235,7 @@ class ReadStage(Iterator[T]):
         seconds = time.monotonic() - start
         return (
             f"batch {number}: expected within {self._timeout_s:g} s; its thread has worked for {seconds:.1f} s and is "
-            f"{self._explain(thread)}: check the disk or the network file system, or raise timeout_s"
+            f"{self._explain(thread)}: check the disk, the network file system or the store, or raise timeout_s"
         )
 
 

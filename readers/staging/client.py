@@ -181,25 +181,35 @@ def open_message(url: str, size: int | None, options: Mapping[str, Any]) -> Sequ
 def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
     try:
         folder.make()
+        found = _dial(folder)
+        if found is not None:
+            return found
+        with folder.starting():
+            return _begin(folder)
     except OSError as error:
         raise StoreError(f"The cache folder cannot be used: {error.strerror}", place=folder.root) from error
-    found = _dial(folder)
-    if found is not None:
-        return found
-    with folder.starting():
-        deadline, process = time.monotonic() + _START_S, None
-        while time.monotonic() < deadline:
-            found = _dial(folder)
-            if found is not None:
-                return found
-            status = 0 if process is None else process.poll()
-            if status is not None and status > 0:
-                break
-            if status is not None:  # it was killed, or gave way to one that has ended since
-                process = _start(folder)
-            time.sleep(_PAUSE_S)
-    log = folder.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
-    raise StoreError(f"The stager does not start: {log}", place=folder.root)
+
+
+def _begin(folder: CacheFolder) -> "Connection[Any, Any]":
+    """Start a stager, unless another process has started one, and return a connection to it."""
+    deadline, process = time.monotonic() + _START_S, None
+    while time.monotonic() < deadline:
+        found = _dial(folder)
+        if found is not None:
+            return found
+        status = 0 if process is None else process.poll()
+        if status is not None and status > 0:
+            log = folder.log.read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+            problem = f"The stager does not start: {log or 'it wrote no reason, as on a full disk'}"
+            raise StoreError(problem, place=folder.root)
+        if status is not None:  # it was killed, or gave way to one that has ended since
+            process = _start(folder)
+        time.sleep(_PAUSE_S)
+    raise StoreError(
+        "The stager of this folder does not answer.",
+        place=folder.root,
+        hint="another host may use the folder, or its process hangs: choose another `cache`, or end the process",
+    )
 
 
 def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":

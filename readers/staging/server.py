@@ -271,7 +271,9 @@ class Stager:
                 with self.changed:
                     if not self._make_space():
                         raise StoreError(
-                            "The disk is full, and the cache has no file that is not in use.", place=self.folder.root
+                            "The disk is full, and the cache has no file that is not in use.",
+                            place=self.folder.root,
+                            hint="free some space, or read with fewer `workers`",
                         ) from None
 
     def _make_space(self) -> bool:

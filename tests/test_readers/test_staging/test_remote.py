@@ -175,7 +175,7 @@ def test_the_largest_size_counts_in_one_process_too(datasets, server, tmp_path) 
         assert client_of(tmp_path).ask("stats")["limit"] == 10**9
 
 
-def test_a_cache_folder_that_cannot_be_used_is_an_error_that_says_why(datasets, server, tmp_path) -> None:
+def test_a_cache_folder_that_cannot_be_used_is_an_error_that_says_why(datasets, server, tmp_path, monkeypatch) -> None:
     manifest = (datasets["lmdb"] / "manifest.json").read_bytes()
     folder = CacheFolder(tmp_path / "one")
     folder.make()
@@ -189,6 +189,18 @@ def test_a_cache_folder_that_cannot_be_used_is_an_error_that_says_why(datasets, 
     with raises(StoreError, place=str(folder.root)) as caught:
         open_dataset(server.url("lmdb"), cache=folder.given)
     assert "stager.lock" in str(caught.value)  # the last line of the log
+    folder = CacheFolder(tmp_path / "three")
+    folder.make()
+    (folder.root / "starting.lock").mkdir()
+    with raises(StoreError, place=str(folder.root)) as caught:
+        open_dataset(server.url("lmdb"), cache=folder.given)
+    assert "cannot be used" in str(caught.value)
+    folder = CacheFolder(tmp_path / "four")
+    folder.make()
+    monkeypatch.setattr(client_module, "_START_S", 0.1)
+    with folder.lock(), raises(StoreError, place=str(folder.root)) as caught:
+        open_dataset(server.url("lmdb"), cache=folder.given)
+    assert "does not answer" in str(caught.value)
 
 
 def test_a_port_that_another_program_has_got_is_not_the_stager(datasets, server, tmp_path, monkeypatch) -> None:

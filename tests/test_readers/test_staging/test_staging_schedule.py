@@ -132,6 +132,19 @@ def test_on_a_full_disk_clients_are_asked_for_files_that_they_have_open() -> Non
     assert schedule.evict_one(20.0) == (schedule.files[key(1)], False)
 
 
+def test_after_a_full_disk_what_a_client_waits_for_has_room() -> None:
+    schedule = schedule_of(4, 30)
+    for number in range(3):
+        schedule.request(0, number, [key(number)], pin=False)
+        fetch(schedule)
+        schedule.ready()
+    schedule.limit = 10  # as the stager does when the disk is full
+    schedule.request(0, 9, [key(0), key(3)], pin=True)
+    assert fetch(schedule) == key(3)[1]
+    assert [request.number for request in schedule.ready()] == [9]
+    assert schedule.held == 20
+
+
 def test_a_file_that_is_lost_or_planned_later_is_downloaded() -> None:
     schedule = schedule_of(2, 20)
     plan(schedule, [(0, 0), (4, 0)])
