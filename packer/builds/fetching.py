@@ -3,13 +3,11 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, NamedTuple
 
 from packer.sources.archives.member import Member
@@ -23,6 +21,7 @@ from shardspec.errors import BuildError, ObjectDeniedError, StoreError
 from shardspec.layout import is_url
 from shardspec.registry import import_target
 from shardspec.stores import Store
+from shardspec.stores.daemons import Daemons
 from shardspec.stores.store import StoredObject
 
 _THREADS = 16
@@ -56,7 +55,7 @@ class Fetcher:
     """Downloads the files of the items of a task, in the order of the items."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
+        self._daemons = Daemons(_THREADS, "download")
         self._items: Iterator[Item] = iter(())
         self._needs: dict[int, Mapping[_Download, list[ItemFile]]] = {}
         """The downloads of each item, with its files in each."""
@@ -67,9 +66,6 @@ class Fetcher:
         self._paths: dict[_Download, Path] = {}
         self._number = 0
         self._store = lru_cache(Store)
-        for _ in range(_THREADS):
-            # Daemons, which are not waited for after Ctrl-C: a client repeats a request for minutes.
-            Thread(target=_run, args=(self._queue,), daemon=True, name="download").start()
 
     @contextmanager
     def fetching(self, items: Iterable[Item]) -> Iterator[None]:
@@ -134,8 +130,7 @@ class Fetcher:
 
     def close(self) -> None:
         """End the threads."""
-        for _ in range(_THREADS):
-            self._queue.put(None)
+        self._daemons.close()
 
     def _path(self, file: ItemFile, index: int) -> str:
         download = _download_of(file, index)
@@ -158,8 +153,7 @@ class Fetcher:
                 continue
             self._number += 1
             path = self._paths[download] = self._scratch.path / f"{self._number}{PurePosixPath(files[0].name).suffix}"
-            future = self._started[download] = Future[None]()
-            self._queue.put((future, partial(self._download, download.url, files, path)))
+            self._started[download] = self._daemons.submit(self._download, download.url, files, path)
         return True
 
     def _download(self, url: str, files: Sequence[ItemFile], path: Path) -> None:
@@ -226,16 +220,6 @@ class _Archive:
         starts = [min(filter(None, (one.dictionary_page_offset, one.data_page_offset))) for one in columns]
         ends = [start + one.total_compressed_size for start, one in zip(starts, columns, strict=True)]
         self.download([(min(starts), max(ends))])
-
-
-def _run(queue: "SimpleQueue[tuple[Future[None], Callable[[], None]] | None]") -> None:
-    while (job := queue.get()) is not None:
-        future, call = job
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
 
 
 def _needs(item: Item) -> dict[_Download, list[ItemFile]]:

@@ -202,6 +202,8 @@ class Mirror:
         for place in self._places:
             if place.url == url:
                 return place
+        if not {".", ".."}.isdisjoint(url.split("/")):
+            raise UsageError(place=url, expected="a URL without . and .. between slashes", found="one with them")
         folder = self._scratch.path / str(len(self._places)) / (url.rpartition("/")[2] or "source")
         folder.mkdir(parents=True)
         self._places.append(_Place(url, folder, Store(url)))

@@ -14,8 +14,8 @@ _PREFIX, _LOCK = "packer-scratch-", "lock"
 class Scratch:
     """A folder in the system's folder for temporary files. It is deleted with this object, or at exit.
 
-    Workers are killed when a build ends. So each process holds the lock of a file in its folder, and deletes those folders
-    that it finds unlocked.
+    Workers are killed when a build ends. So each process holds the lock of a file in its folder, and other processes delete
+    the folders that they find unlocked (`delete_abandoned`).
 
     Attributes
     ----------
@@ -32,19 +32,18 @@ class Scratch:
             if (self.path / _LOCK).exists():
                 break
         self.close = weakref.finalize(self, _close, self.path, lock)
-        _delete_others(self.path)
+        delete_abandoned()
+
+
+def delete_abandoned() -> None:
+    """Delete the folders of processes that were killed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        # The lock fails if the folder is in use, or belongs to another user.
+        with suppress(OSError, filelock.Timeout), filelock.FileLock(lock, timeout=0):
+            shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def _close(path: Path, lock: filelock.BaseFileLock) -> None:
     shutil.rmtree(path, ignore_errors=True)
     lock.release()
-    _delete_others(path)
-
-
-def _delete_others(path: Path) -> None:
-    for other in path.parent.glob(f"{_PREFIX}*/{_LOCK}"):
-        if other.parent == path:
-            continue
-        # The lock fails if the folder is in use, or belongs to another user.
-        with suppress(OSError, filelock.Timeout), filelock.FileLock(other, timeout=0):
-            shutil.rmtree(other.parent, ignore_errors=True)
+    delete_abandoned()

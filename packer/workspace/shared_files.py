@@ -8,13 +8,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildError, system_reason
+from shardspec.stores.daemons import Daemons
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -77,20 +78,21 @@ def is_on_network(folder: Path) -> bool:
     return is_network_file_system(file_system_of(folder)[1])
 
 
-def map_threaded(ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:
-    """Yield a function's result for each value, in order, computing `THREADS` of them at a time in threads."""
-    with ThreadPoolExecutor(THREADS, "ahead") as threads:
-        waiting: deque[Future[S]] = deque()
-        try:
-            for value in values:
-                waiting.append(threads.submit(ask, value))
-                if len(waiting) == 2 * THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
+def map_threaded(ask: Callable[[T], S], values: Iterable[T], threads: int = THREADS) -> Iterator[S]:
+    """Yield a function's result for each value, in order, computing this number of them at a time in threads."""
+    daemons = Daemons(threads, "ahead")
+    waiting: deque[Future[S]] = deque()
+    try:
+        for value in values:
+            waiting.append(daemons.submit(ask, value))
+            if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        daemons.close()
 
 
 def map_files(folder: Path, ask: Callable[[T], S], values: Iterable[T]) -> Iterator[S]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 from shardspec.errors import ObjectDeniedError, StoreError, UsageError
 from shardspec.registry import import_target
+from shardspec.stores.daemons import call_interruptibly
 from shardspec.wording import LONG, cut
 
 _SCHEMES = ("s3", "gs", "az", "http", "https")
@@ -38,6 +40,8 @@ _GONE = re.compile("status code: 4(?:10|51)")
 """Part of obstore's messages about web pages that were removed (410), also by law (451)."""
 _EXPIRED = "ExpiredToken"
 """Code of S3 for credentials that have expired, among other errors of status 400."""
+_REFUSED = re.compile("status code: 40[013]")
+"""Part of obstore's messages about refused requests other than for an object. A request without body has no code of S3."""
 _RENEW = "renew the credentials, then repeat the command to resume"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
@@ -144,14 +148,15 @@ class Store(Remote):
         """Return size and ETag of an object, or None if it does not exist."""
         with self._reporting(name):
             try:
-                return _stored(self._client.head(self._store, name))
+                return _stored(call_interruptibly(self._client.head, self._store, name))
             except FileNotFoundError:
                 return None
 
     def list(self) -> Iterator[StoredObject]:
         """Yield all objects."""
         with self._reporting(""):
-            for page in self._client.list(self._store):
+            pages = self._client.list(self._store)
+            while (page := call_interruptibly(next, pages, None)) is not None:
                 # The web pages of some stores make an empty object for the place itself.
                 yield from (_stored(meta) for meta in page if meta["path"])
 
@@ -204,8 +209,11 @@ class Store(Remote):
             If it cannot be read, also while the chunks are read.
         """
         with self._reporting(name):
-            answer = self._client.get(self._store, name, options=_options(span))
+            answer = self._request(name, _options(span))
         return _stored(answer.meta), self._stream(name, answer, span)
+
+    def _request(self, name: str, options: Mapping[str, Any]) -> Any:
+        return call_interruptibly(partial(self._client.get, self._store, name, options=options))
 
     def _stream(self, name: str, answer: Any, span: tuple[int, int] | None) -> Iterator[memoryview]:
         sent, restarts, skip, etag = 0, 0, 0, answer.meta["e_tag"]
@@ -214,10 +222,11 @@ class Store(Remote):
             with self._reporting(name):
                 try:
                     if answer is None:
-                        answer = self._client.get(self._store, name, options=_options(span, sent - skip))
+                        answer = self._request(name, _options(span, sent - skip))
                     if answer.meta["e_tag"] != etag:
                         raise StoreError("It was replaced while it was read.", place=self.place(name))
-                    for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                    stream = iter(answer.stream(min_chunk_size=_CHUNK_BYTES))
+                    while (chunk := call_interruptibly(next, stream, None)) is not None:
                         piece = memoryview(chunk)[skip:]
                         skip -= len(chunk) - len(piece)
                         sent += len(piece)
@@ -242,7 +251,7 @@ class Store(Remote):
         else:
             size = (content.stat() if isinstance(content, Path) else os.fstat(content.fileno())).st_size
         with self._reporting(name):
-            self._client.put(self._store, name, content)
+            call_interruptibly(self._client.put, self._store, name, content)
         found = self.stat(name)
         if found is None or found.bytes != size:
             raise StoreError(
@@ -256,7 +265,7 @@ class Store(Remote):
         names = list(names)
         if names:
             with self._reporting(names[0]):
-                self._client.delete(self._store, names)
+                call_interruptibly(self._client.delete, self._store, names)
 
     @contextmanager
     def _reporting(self, name: str) -> Iterator[None]:
@@ -276,9 +285,8 @@ class Store(Remote):
             if _METADATA in text:
                 raise StoreError("no credentials were found", place=place, hint=_ACCESS) from None
             refused = kind in _DENIED or _GONE.search(text)
-            raise (ObjectDeniedError if refused else StoreError)(
-                text, place=place, hint=_RENEW if _EXPIRED in text else _HINTS.get(kind)
-            ) from None
+            hint = _RENEW if _EXPIRED in text else _ACCESS if _REFUSED.search(text) else _HINTS.get(kind)
+            raise (ObjectDeniedError if refused else StoreError)(text, place=place, hint=hint) from None
 
 
 def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:

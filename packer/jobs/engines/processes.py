@@ -22,6 +22,7 @@ from packer.recipe.engines import Team
 from packer.vision.detect.remote import hand_over
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN
+from packer.workspace.scratch import delete_abandoned
 from shardspec.wording import counted
 
 _START_LIMIT_S = 300.0
@@ -288,6 +289,7 @@ class ProcessesEngine:
         if self._detector is not None:
             self._detector.end()
         self._detector = None
+        delete_abandoned()
 
     def _end_workers(self) -> None:
         for worker in self._workers:

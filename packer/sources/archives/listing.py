@@ -1,13 +1,11 @@
 """The source for archives of any kind, which lists the members of a set of archives as items."""
 
 import shlex
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import may_pass
 from packer.vision.media import file_type
 from packer.workspace.disk_list import DiskList, LazyMap
+from packer.workspace.shared_files import map_threaded
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
@@ -181,7 +180,9 @@ class ArchiveSource:
         classes: dict[str, list[str]] = {}
 
         def listed() -> Iterator[Item]:
-            for archive, one in _list_each(self._archives, self._reads, list_one):
+            ask = partial(_list_one, reads=self._reads, list_one=list_one)
+            found = map_threaded(ask, self._archives, available_processors())
+            for archive, one in zip(self._archives, found, strict=True):
                 for column, names in one.classes.items():
                     if classes.setdefault(column, names) != names:
                         raise UsageError(
@@ -265,23 +266,6 @@ def _with_columns(
 def read_in_place(path: Path) -> AbstractContextManager[None]:
     """Return the context for an archive on this machine."""
     return nullcontext()
-
-
-def _list_each(
-    archives: Sequence[Archive], reads: Reads, list_one: Callable[[Place], Found]
-) -> Iterator[tuple[Archive, Found]]:
-    """Yield each archive and its content, in order. Several archives are listed ahead in parallel."""
-    count = available_processors()
-    with ThreadPoolExecutor(count) as threads:
-        left = iter(archives)
-        waiting: deque[tuple[Archive, Future[Found]]] = deque()
-        while True:
-            for archive in islice(left, 2 * count - len(waiting)):
-                waiting.append((archive, threads.submit(_list_one, archive, reads, list_one)))
-            if not waiting:
-                return
-            archive, found = waiting.popleft()
-            yield archive, found.result()
 
 
 def _list_one(archive: Archive, reads: Reads, list_one: Callable[[Place], Found]) -> Found:

@@ -23,6 +23,7 @@ from support.packed import read_samples
 from support.stores import StoreServer
 
 import packer
+from packer.cli import EXIT_INTERRUPTED
 from shardspec.errors import BuildError, StoreError, UsageError
 from shardspec.stores import Store
 
@@ -249,6 +250,7 @@ def test_a_store_that_fails_ends_the_build_which_resumes(here: StoreServer, tmp_
     with pytest.raises(BuildError, match="ExpiredToken"):
         packer.build(url, tmp_path / "out", **options)
     assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not list(temporary.glob("packer-scratch-*"))  # also of workers that were killed
     here.fail(
         {"match": "GET .*fails/080.png", "kind": "503", "times": 2},
         {"match": "GET .*fails/07", "kind": "cut", "times": 2},
@@ -281,6 +283,28 @@ def test_a_killed_build_resumes_and_leaves_no_temporary_files(
     assert not list(temporary.glob("packer-scratch-*"))
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_ctrl_c_ends_a_build_while_its_source_cannot_be_listed(
+    here: StoreServer, tmp_path: Path, temporary: Path, method: str
+) -> None:
+    write_tar(tmp_path / "in" / "a.tar", samples(0, 5))
+    url = upload(here, tmp_path / "in", f"hangs-{method}")
+    here.fail({"match": f"{method} .*/hangs", "kind": "hang", "times": 99})
+    env = {**here.env, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        arguments("build", f"{url}/a.tar", tmp_path / "out"), env=env, stderr=subprocess.DEVNULL
+    ) as process:
+        while here.left() == [99]:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(60) == EXIT_INTERRUPTED  # a client repeats the request for two minutes
+        finally:
+            process.kill()
+    assert not list(temporary.glob("packer-scratch-*"))
+
+
 def test_impossible_names_are_counted(here: StoreServer, tmp_path: Path) -> None:
     url = upload(here, write_images(tmp_path / "in", ["a.png"]), "names")
     for name in ("names/a.png/d.png", f"names/{'e' * 300}.png"):
@@ -306,6 +330,11 @@ def test_what_cannot_be_packed_is_refused_at_once(here: StoreServer, tmp_path: P
         packer.build("hf://datasets/me/raw", out, **QUIET)
     with raises(UsageError, option="root"):
         packer.build(tmp_path / "in", out, root=[url], **QUIET)
+    with raises(UsageError, place=f"{url}/..", expected="a URL without . and .. between slashes"):
+        packer.build(f"{url}/../raw", out, **QUIET)
+    here.fail({"match": "GET /data$", "kind": "403", "times": 1})
+    with pytest.raises(StoreError, match="check the credentials"):
+        packer.build(url, out, **QUIET)
     packer.build(tmp_path / "in", here.url("refused-packed"), **QUIET)
     with raises(UsageError, place=here.url("refused-packed"), found="a packed dataset"):
         packer.build(here.url("refused-packed"), out, **QUIET)
