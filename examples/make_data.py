@@ -7,7 +7,7 @@ video that pan and zoom over the portrait; `altered` has the same with the face 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import av
@@ -31,7 +31,7 @@ def make(folder: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         for number, view in enumerate(views(picture, IMAGES, (800, 600))):
             cv2.imwrite(str(target / f"image-{number:02d}.jpg"), view[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
-        write_video(target / "video.mp4", views(picture, VIDEO_FRAMES, VIDEO_SIZE))
+        write_video(target / "video.mp4", views(picture, VIDEO_FRAMES, VIDEO_SIZE), VIDEO_SIZE)
 
 
 def alter(portrait: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -52,11 +52,11 @@ def views(picture: NDArray[np.uint8], count: int, size: tuple[int, int]) -> Iter
         yield cv2.warpAffine(picture, matrix, size, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT)
 
 
-def write_video(path: Path, frames: Iterator[NDArray[np.uint8]]) -> None:
-    """Write frames as H.264, 25 frames per second."""
+def write_video(path: Path, frames: Iterable[NDArray[np.uint8]], size: tuple[int, int], crf: int = 20) -> None:
+    """Write frames of a width and height as H.264, 25 frames per second."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options={"crf": "20"})
-        stream.width, stream.height, stream.pix_fmt = *VIDEO_SIZE, "yuv420p"
+        stream = container.add_stream("libx264", rate=25, options={"crf": str(crf)})
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())

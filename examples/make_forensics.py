@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-import av
 import cv2
 import numpy as np
+from make_data import write_video
 from make_talking import SIZE, view
 from numpy.typing import NDArray
 
@@ -50,14 +50,9 @@ def film(target: str) -> list[tuple[NDArray[np.uint8], float]]:
 
 
 def write(path: Path, images: list[NDArray[np.uint8]]) -> None:
-    """Write a video, H.264 with 25 frames per second."""
+    """Write a video of high quality, in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options={"crf": "18"})
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
-        for image in images:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
-        container.mux(stream.encode())
+    write_video(path, images, SIZE, crf=18)
 
 
 def forge(image: NDArray[np.uint8], method: str, phase: float) -> NDArray[np.uint8]:
