@@ -194,7 +194,7 @@ def test_a_folder_in_a_table_is_a_reject_that_names_the_option(source: Path, tmp
     assert "found a folder (--frame-folders FPS" in line["reason"]
 
 
-def test_masks_in_folders_beside_the_frames(tmp_path: Path) -> None:
+def test_masks_in_folders_beside_the_frames(source: Path, tmp_path: Path) -> None:
     masks = tmp_path / "masks"
     for number in range(12):
         if number != 4:  # nothing is known of frame 4, and the others keep their masks

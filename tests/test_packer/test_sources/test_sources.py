@@ -250,9 +250,9 @@ class TestTable:
     def test_integers_of_more_than_64_bits_are_reported(self, images: Path, value: int) -> None:
         """One dtype for the whole column: that of the first values would reject the others, task by task."""
         rows: list[dict[str, Any]] = [{"path": "0.png", "x": 1}, {"path": "1.png", "x": value}]
-        for suffix in (".csv", ".jsonl"):
+        for suffix, found in ((".csv", f"'{value}'"), (".jsonl", value)):
             with pytest.raises(
-                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected signed 64-bit integers, found {value}"
+                UsageError, match=f"column 'x', {SECOND_ROW[suffix]}: expected signed 64-bit integers, found {found}"
             ):
                 TableSource(write_table(images, suffix, rows)).list_items("auto", "path")
         floats = RowsSource([{"path": "0.png", "x": 0.5}, {"path": "1.png", "x": value}], images)
