@@ -15,7 +15,7 @@ from packer.sources.folders.frames import Frames
 from packer.sources.folders.sidecars import PART
 from packer.sources.item import Item, ItemFile
 from packer.sources.stored import set_state, time_of
-from packer.workspace.durable import writing
+from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import Scratch
 from shardspec.errors import BuildError, ObjectDeniedError, StoreError
 from shardspec.layout import is_url
@@ -160,7 +160,7 @@ class Fetcher:
         """Download a file, a folder of frames, or parts of an archive. A file that has vanished is not made."""
         scheme, _, place, name = url.split("/", 3)
         store, first = self._store(f"{scheme}//{place}"), files[0]
-        with writing(self._scratch.path), suppress(FileNotFoundError):
+        with writing_temporary(), suppress(FileNotFoundError):
             if isinstance(first.member, Frames):
                 path.mkdir()
                 for frame in first.member.names:

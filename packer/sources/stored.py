@@ -9,20 +9,22 @@ import contextvars
 import errno
 import hashlib
 import os
+import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from packer.sources.base import Listing, Source, count_listed
 from packer.sources.item import Item
-from packer.workspace.disk_list import LazyMap
-from packer.workspace.durable import writing
+from packer.workspace.disk_list import LazyMap, writing_temporary
 from packer.workspace.scratch import Scratch
 from packer.workspace.shared_files import map_threaded
-from shardspec.errors import ShardspecError, UsageError
+from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 from shardspec.layout import is_url
 from shardspec.stores import Store
 from shardspec.stores.store import StoredObject
@@ -31,6 +33,8 @@ from shardspec.wording import counted, shorten
 _COUNTED = 500
 _NO_FILE = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """Errors of the file system for names that cannot be those of further files."""
+
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
 def time_of(etag: str) -> int:
@@ -132,9 +136,9 @@ class Mirror:
     def ask(self, paths: Iterable[str]) -> None:
         """Add the files of some paths or URLs on the web servers that were added."""
         for place in filter(lambda place: place.is_web, self._places):
-            names = {path if not is_url(path) else _below(place, path) for path in paths} - {None, ""}
-            new = [name for name in sorted(filter(None, names)) if not os.path.lexists(place.folder / name)]
-            for found in map_threaded(place.store.stat, new):
+            names = {posixpath.normpath((_below(place, path) if is_url(path) else path) or "") for path in paths}
+            new = [name for name in sorted(names) if _is_name(name) and not os.path.lexists(place.folder / name)]
+            for found in map_threaded(partial(_stat_of_row, place.store), new):
                 if found is not None:
                     self._make(place, found)
 
@@ -144,7 +148,7 @@ class Mirror:
             for place in self._places:
                 name = _below(place, path)
                 if name is not None:
-                    return os.path.join(place.folder, name)  # noqa: PTH118 -- `..` must stay
+                    return f"{place.folder}/{name}"  # as text, because `..` must stay
         return path
 
     def fill(self, path: Path) -> None:
@@ -155,7 +159,8 @@ class Mirror:
         except FileNotFoundError:
             path.unlink()
             return
-        with path.open("wb") as file:
+        # Here, because the errors of reading an archive reject it.
+        with writing_temporary(), path.open("wb") as file:
             file.writelines(chunks)
         set_state(path, found)
 
@@ -188,7 +193,7 @@ class Mirror:
     def showing_urls(self) -> Iterator[None]:
         """Show URLs in place of the paths in the mirror in the messages of errors."""
         try:
-            with writing(self._scratch.path):
+            with writing_temporary():
                 yield
         except ShardspecError as error:
             names = ("place", "expected", "found", "hint")
@@ -212,7 +217,7 @@ class Mirror:
     def _make(self, place: _Place, found: StoredObject) -> Path | None:
         """Make the file of an object. Return None if its name cannot be that of a file."""
         path = place.folder / found.name
-        if not {"", ".", ".."}.isdisjoint(found.name.split("/")) or "\0" in found.name:
+        if not _is_name(found.name):
             self._unusable.append(found.name)
             return None
         try:
@@ -270,6 +275,18 @@ def _below(place: _Place, url: str) -> str | None:
         return None
     name = url[len(place.url) + 1 :]
     return unquote(name) if place.is_web else name
+
+
+def _stat_of_row(store: Store, name: str) -> StoredObject | None:
+    try:
+        return store.stat(name)
+    except ObjectDeniedError:  # as is the download, which rejects the item
+        return StoredObject(name, 0, "")
+
+
+def _is_name(name: str) -> bool:
+    """Return whether the name of an object is possible for a file, and allowed by the client."""
+    return {"", ".", ".."}.isdisjoint(name.split("/")) and not _CONTROL.search(name)
 
 
 class StoredSource:

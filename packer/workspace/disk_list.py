@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
-from shardspec.errors import BuildError, system_reason
+from shardspec.errors import BuildError, ShardspecError, system_reason
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -259,6 +259,8 @@ def writing_temporary() -> Iterator[None]:
     """Turn a failed write to a temporary file into a `BuildError` that names the temporary folder."""
     try:
         yield
+    except ShardspecError:  # some are OSErrors, too
+        raise
     except OSError as error:
         raise BuildError(
             f"cannot be written: {system_reason(error)}",

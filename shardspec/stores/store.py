@@ -46,6 +46,7 @@ _RENEW = "renew the credentials, then repeat the command to resume"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
     **dict.fromkeys(_DENIED, _ACCESS),
+    "NotSupportedError": "download the file first",
     "GenericError": "check the endpoint and the network, then repeat the command to resume",
 }
 

@@ -1,5 +1,7 @@
 """``packer build s3://… OUT``: sources in a bucket and on a web server give the shards of the same files in a folder."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -174,7 +176,7 @@ def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) 
     root = write_images(tmp_path / "in", ["a.png", "sub/b c.png", "masks/a.png"])
     write_tar(root / "all.tar.gz", samples(0, 5), "w:gz")
     with web_server(root) as url:
-        rows = f"{url}/sub/b%20c.png,\n{url}/a.png,{url}/masks/a.png\n{url}/no.png,\n"
+        rows = f"{url}/sub/b%20c.png,\n{url}/a.png,{url}/masks/a.png\n{url}/no.png,\n./a.png,\na\x01.png,\n"
         (root / "rows.csv").write_text(f"path,mask\n{rows}")
         options: dict[str, Any] = {"also": "mask", "max_rejects": 1.0, **SMALL}
         packer.build(root / "rows.csv", tmp_path / "local", root=[url], **options)
@@ -182,10 +184,26 @@ def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) 
         packer.build(f"{url}/all.tar.gz", tmp_path / "tar", **SMALL)
         with raises(UsageError, place=f"{url}/nothing", found="nothing at this URL"):
             packer.build(f"{url}/nothing/", tmp_path / "no", **SMALL)
-    assert values_of(tmp_path / "local", "source") == ["sub/b c.png", "a.png"]
+    assert values_of(tmp_path / "local", "source") == ["sub/b c.png", "a.png", "a.png"]
     assert packed(tmp_path / "stored") == packed(tmp_path / "local")
-    assert [one["item"] for one in read_jsonl(tmp_path / "stored" / "rejects.jsonl")] == ["no.png"]
+    assert [one["item"] for one in read_jsonl(tmp_path / "stored" / "rejects.jsonl")] == ["no.png", "a\x01.png"]
     assert len(values_of(tmp_path / "tar", "key")) == 5
+
+
+def test_a_full_folder_for_temporary_files_rejects_no_archive(
+    here: StoreServer, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tar(tmp_path / "in" / "a.tar", samples(0, 5))
+    url = upload(here, tmp_path / "in", "full")
+
+    def chunks() -> Iterator[memoryview]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        yield
+
+    get = Store.get
+    monkeypatch.setattr(Store, "get", lambda self, name: (get(self, name)[0], chunks()))
+    with raises(BuildError, place=str(temporary), hint="set TMPDIR to a folder with enough free space"):
+        packer.build(f"{url}/a.tar", tmp_path / "out", **QUIET)
 
 
 def change_when_packing(change: Callable[[], None]) -> Listener:
