@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -216,12 +217,9 @@ def test_a_port_that_another_program_has_got_is_not_the_stager(datasets, server,
 
 def _greet(silent: socket.socket) -> None:
     """Accept connections, and say nothing."""
-    kept = []
-    while True:
-        try:
-            kept.append(silent.accept())
-        except OSError:
-            return
+    with ExitStack() as kept, suppress(OSError):
+        while True:
+            kept.enter_context(silent.accept()[0])
 
 
 @pytest.mark.parametrize("drop", [True, False])
