@@ -63,7 +63,7 @@ class _Place(NamedTuple):
     @property
     def is_web(self) -> bool:
         """True for a web server, whose files cannot be listed."""
-        return self.url.startswith("http")
+        return _is_web(self.url)
 
 
 class Mirror:
@@ -93,7 +93,9 @@ class Mirror:
         StoreError
             If they cannot be listed.
         """
-        place = self._place(url)
+        return self._list(self._place(url))
+
+    def _list(self, place: _Place) -> Path:
         if place.is_web:
             return place.folder
         wanted: list[Path] = []
@@ -109,7 +111,7 @@ class Mirror:
             if not number % _COUNTED:
                 count_listed(_COUNTED)
         if not number:
-            raise UsageError(place=url, expected="objects below this URL", found="none", hint="check the name")
+            raise UsageError(place=place.url, expected="objects below this URL", found="none", hint="check the name")
         for found in empty:
             # The web pages of some stores make empty objects for folders, whose names the client gives without a slash.
             if not (place.folder / found.name).exists():
@@ -131,10 +133,11 @@ class Mirror:
     def add_beside(self, path: Path) -> Path:
         """Return the folder of a file that `add_object` made, with the files of all objects beside and below it."""
         path.unlink()
-        return self.add(self._find(path)[0].url)
+        return self._list(self._find(path)[0])
 
     def ask(self, paths: Iterable[str]) -> None:
         """Add the files of some paths or URLs on the web servers that were added."""
+        paths = list(paths)
         for place in filter(lambda place: place.is_web, self._places):
             names = {posixpath.normpath((_below(place, path) if is_url(path) else path) or "") for path in paths}
             new = [name for name in sorted(names) if _is_name(name) and not os.path.lexists(place.folder / name)]
@@ -145,7 +148,7 @@ class Mirror:
     def local(self, path: str) -> str:
         """Return the path in the mirror for a URL below one of the added URLs; return anything else unchanged."""
         if is_url(path):
-            for place in self._places:
+            for place in reversed(self._places):  # the folder of a table comes before its roots
                 name = _below(place, path)
                 if name is not None:
                     return f"{place.folder}/{name}"  # as text, because `..` must stay
@@ -203,15 +206,17 @@ class Mirror:
             ) from error
 
     def _place(self, url: str) -> _Place:
-        url = url.rstrip("/")
+        store = Store(url)
+        # The paths of items have the names of objects, which are not percent-encoded.
+        shown = unquote(store.url) if _is_web(url) else store.url
         for place in self._places:
-            if place.url == url:
+            if place.url == shown:
                 return place
-        if not {".", ".."}.isdisjoint(url.split("/")):
-            raise UsageError(place=url, expected="a URL without . and .. between slashes", found="one with them")
-        folder = self._scratch.path / str(len(self._places)) / (url.rpartition("/")[2] or "source")
+        if not {".", ".."}.isdisjoint(shown.split("/")):
+            raise UsageError(place=shown, expected="a URL without . and .. between slashes", found="one with them")
+        folder = self._scratch.path / str(len(self._places)) / (shown.rpartition("/")[2] or "source")
         folder.mkdir(parents=True)
-        self._places.append(_Place(url, folder, Store(url)))
+        self._places.append(_Place(shown, folder, store))
         return self._places[-1]
 
     def _make(self, place: _Place, found: StoredObject) -> Path | None:
@@ -269,12 +274,14 @@ def check_url(url: str) -> str:
     return Store(url).url
 
 
+def _is_web(url: str) -> bool:
+    return url.startswith("http")
+
+
 def _below(place: _Place, url: str) -> str | None:
     """Return the name of an object below a place; None if the URL is elsewhere."""
-    if not url.startswith(f"{place.url}/"):
-        return None
-    name = url[len(place.url) + 1 :]
-    return unquote(name) if place.is_web else name
+    url = unquote(url) if place.is_web else url
+    return url[len(place.url) + 1 :] if url.startswith(f"{place.url}/") else None
 
 
 def _stat_of_row(store: Store, name: str) -> StoredObject | None:

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from shardspec.errors import ObjectDeniedError, StoreError, UsageError
 from shardspec.registry import import_target
@@ -143,7 +143,9 @@ class Store(Remote):
         from_url = import_target("obstore.store:from_url", what=self.url, extra="remote")
         self._client: Any = import_module("obstore")
         with self._reporting(""):
-            self._store = from_url(self.url, client_options=client, retry_config=retry, **given)
+            # obstore decodes the path, but those of buckets are names of objects as they are.
+            address = self.url if parts.scheme.startswith("http") else quote(self.url, ":/")
+            self._store = from_url(address, client_options=client, retry_config=retry, **given)
 
     def stat(self, name: str) -> StoredObject | None:
         """Return size and ETag of an object, or None if it does not exist."""

@@ -136,7 +136,7 @@ def test_a_source_in_a_bucket_gives_the_shards_of_a_folder(
 ) -> None:
     options = make(tmp_path / "in")
     name = options.pop("source")
-    url = upload(here, tmp_path / "in", f"alike/{make.__name__}")
+    url = upload(here, tmp_path / "in", f"alike ä%20+/{make.__name__}")
     packer.build(str(tmp_path / "in" / name), tmp_path / "local", **options, **SMALL)
     made = packer.build(f"{url}/{name}", tmp_path / "stored", **options, **SMALL)
     assert len(packed(tmp_path / "local")) > 2
@@ -161,6 +161,9 @@ def test_a_local_table_names_files_in_a_bucket(here: StoreServer, tmp_path: Path
     rows = [{"path": f"{above}a.png"}]
     packer.build(rows, tmp_path / "rows", root=[url], **SMALL)
     assert values_of(tmp_path / "rows", "source") == ["a.png"]
+    here.put(f"named-{whole}/sub/t.csv", (tmp_path / "t.csv").read_bytes())
+    packer.build(f"{url}/sub/t.csv", tmp_path / "above", root=[url], **SMALL)
+    assert packed(tmp_path / "above") == packed(tmp_path / "out")
 
 
 @contextmanager
@@ -168,26 +171,32 @@ def web_server(root: Path) -> Iterator[str]:
     command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "-d", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().split()[5]}"
-        process.kill()
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().split()[5]}"
+        finally:
+            process.kill()
 
 
 def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) -> None:
-    root = write_images(tmp_path / "in", ["a.png", "sub/b c.png", "masks/a.png"])
+    root = write_images(tmp_path / "in" / "a %", ["a.png", "sub/b c.png", "masks/a.png"])
+    write_images(tmp_path / "in" / "b", ["b.png"])
     write_tar(root / "all.tar.gz", samples(0, 5), "w:gz")
-    with web_server(root) as url:
+    with web_server(tmp_path / "in") as server:
+        url = f"{server}/a%20%25"
         rows = f"{url}/sub/b%20c.png,\n{url}/a.png,{url}/masks/a.png\n{url}/no.png,\n./a.png,\na\x01.png,\n"
         (root / "rows.csv").write_text(f"path,mask\n{rows}")
         options: dict[str, Any] = {"also": "mask", "max_rejects": 1.0, **SMALL}
         packer.build(root / "rows.csv", tmp_path / "local", root=[url], **options)
         packer.build(f"{url}/rows.csv", tmp_path / "stored", **options)
         packer.build(f"{url}/all.tar.gz", tmp_path / "tar", **SMALL)
+        packer.build([{"path": "b.png"}, {"path": "a.png"}], tmp_path / "two", root=[url, f"{server}/b"], **SMALL)
         with raises(UsageError, place=f"{url}/nothing", found="nothing at this URL"):
             packer.build(f"{url}/nothing/", tmp_path / "no", **SMALL)
     assert values_of(tmp_path / "local", "source") == ["sub/b c.png", "a.png", "a.png"]
     assert packed(tmp_path / "stored") == packed(tmp_path / "local")
     assert [one["item"] for one in read_jsonl(tmp_path / "stored" / "rejects.jsonl")] == ["no.png", "a\x01.png"]
     assert len(values_of(tmp_path / "tar", "key")) == 5
+    assert values_of(tmp_path / "two", "source") == ["b/b.png", "a %/a.png"]
 
 
 def test_a_full_folder_for_temporary_files_rejects_no_archive(
