@@ -34,21 +34,24 @@ _FOOTER_END = 8
 """Bytes after the footer: its length in four bytes, and ``PAR1`` (Parquet format, "File Format")."""
 
 
+_BLOCK_BYTES = 8 << 20
+"""Stored members that begin in the same block of an archive are downloaded together."""
+_GAP_BYTES = 1 << 16
+"""Members with a smaller gap between them are one request, which costs as much as so many bytes."""
+
+
 class _Download(NamedTuple):
-    """A file, a folder of frames, or the part of an archive that is read in one pass.
+    """A file, a folder of frames, or a part of an archive.
 
     Attributes
     ----------
     url : str
-    run : tuple of int or None
-        `Member.run`.
-    item : int or None
-        Index of the item, if the members of the archive are read one by one.
+    part : tuple of int or None
+        `Member.run`, or the number of the block.
     """
 
     url: str
-    run: tuple[int, ...] | None = None
-    item: int | None = None
+    part: tuple[int, ...] | None = None
 
 
 class Fetcher:
@@ -59,6 +62,8 @@ class Fetcher:
         self._items: Iterator[Item] = iter(())
         self._needs: dict[int, Mapping[_Download, list[ItemFile]]] = {}
         """The downloads of each item, with its files in each."""
+        self._files: dict[_Download, list[ItemFile]] = {}
+        """The files of all items in each download."""
         self._uses = Counter[_Download]()
         self._started: dict[_Download, Future[None]] = {}
         self._ahead: dict[int, int] = {}
@@ -73,6 +78,10 @@ class Fetcher:
         items = [item for item in items if item.reject is None and item.path is not None]
         self._needs = {item.index: needs for item in items if (needs := _needs(item))}
         self._uses = Counter(download for needs in self._needs.values() for download in needs)
+        self._files = {download: [] for download in self._uses}
+        for downloads in self._needs.values():
+            for download, files in downloads.items():
+                self._files[download] += files
         self._items = iter([item for item in items if item.index in self._needs])
         self._scratch = Scratch()
         try:
@@ -113,8 +122,8 @@ class Fetcher:
             return item
         # Sidecars are part of the plan, and not read again.
         further = {option: file for option, file in item.files.items() if not option.startswith(PART)}
-        further = {option: file._replace(path=self._path(file, item.index)) for option, file in further.items()}
-        local = item._replace(path=self._path(item.file, item.index), files=further)
+        further = {option: file._replace(path=self._path(file)) for option, file in further.items()}
+        local = item._replace(path=self._path(item.file), files=further)
         return local._replace(reject=next(local.changes(), None))
 
     def release(self, index: int) -> None:
@@ -132,8 +141,8 @@ class Fetcher:
         """End the threads."""
         self._daemons.close()
 
-    def _path(self, file: ItemFile, index: int) -> str:
-        download = _download_of(file, index)
+    def _path(self, file: ItemFile) -> str:
+        download = _download_of(file)
         return file.path if download is None else str(self._paths[download])
 
     def _start(self) -> None:
@@ -148,10 +157,11 @@ class Fetcher:
         if item is None:
             return False
         self._ahead[item.index] = item.bytes + sum(file.bytes for file in item.files.values())
-        for download, files in self._needs[item.index].items():
+        for download in self._needs[item.index]:
             if download in self._started:
                 continue
             self._number += 1
+            files = self._files[download]
             path = self._paths[download] = self._scratch.path / f"{self._number}{PurePosixPath(files[0].name).suffix}"
             self._started[download] = self._daemons.submit(self._download, download.url, files, path)
         return True
@@ -172,7 +182,7 @@ class Fetcher:
                 if first.member.kind == "parquet":
                     archive.download_group(first.member.place[0])
                 else:
-                    archive.download(span for file in files for span in _spans(file.member))
+                    archive.download(_spans([file.member for file in files]))
 
 
 class _Archive:
@@ -228,24 +238,35 @@ def _needs(item: Item) -> dict[_Download, list[ItemFile]]:
     files = [item.file, *arrays, *(file for option, file in item.files.items() if not option.startswith(PART))]
     needs: dict[_Download, list[ItemFile]] = {}
     for file in files:
-        download = _download_of(file, item.index)
+        download = _download_of(file)
         if download is not None:
             needs.setdefault(download, []).append(file)
     return needs
 
 
-def _download_of(file: ItemFile, index: int) -> _Download | None:
+def _download_of(file: ItemFile) -> _Download | None:
     if not is_url(file.path):
         return None
     if not isinstance(file.member, Member):
         return _Download(file.path)
-    return _Download(file.path, file.member.run, index if file.member.run is None else None)
+    run = file.member.run
+    return _Download(file.path, (file.member.place[0] // _BLOCK_BYTES,) if run is None else run)
 
 
-def _spans(member: Any) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the pieces of a stored member. An empty one gets a byte, so that the archive is examined."""
-    for offset, size in zip(member.place[::2], member.place[1::2], strict=True):
-        yield offset, offset + max(1, size)
+def _spans(members: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the parts of an archive that hold some stored members."""
+    pieces = sorted(
+        (offset, offset + max(1, size))  # of an empty member a byte, so that the archive is examined
+        for member in members
+        for offset, size in zip(member.place[::2], member.place[1::2], strict=True)
+    )
+    start, end = pieces[0]
+    for first, last in pieces[1:]:
+        if first > end + _GAP_BYTES:
+            yield start, end
+            start = first
+        end = max(end, last)
+    yield start, end
 
 
 def _download_whole(store: Store, name: str, path: Path) -> None:
