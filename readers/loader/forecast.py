@@ -18,8 +18,6 @@ _SAMPLES = 1024
 """Samples whose shards are sent together."""
 _BATCHES = 1024
 """Largest number of batches ahead of the training loop."""
-_TRIED = 16
-"""Batches after which the forecast ends if they need nothing that is not in the cache."""
 
 _numbers = count()
 
@@ -36,10 +34,12 @@ class Forecast:
         The picks of this iteration's batches, and then of the next epoch's.
     slack : int
         Batches that are read at a time: a shard is needed until that many later batches have begun.
+    remote : int
+        Number of remote datasets. If all of them are in the cache, there is nothing to send, and no thread.
     """
 
-    def __init__(self, dataset: SampleDataset, batches: Iterator[Picks], slack: int) -> None:
-        self._dataset, self._batches, self._slack = dataset, batches, slack
+    def __init__(self, dataset: SampleDataset, batches: Iterator[Picks], slack: int, remote: int) -> None:
+        self._dataset, self._batches, self._slack, self._remote = dataset, batches, slack, remote
         self._plan = next(_numbers)
         self._clients: dict[int, StagerClient] = {}
         self._uses: dict[tuple[str, int], tuple[int, int]] = {}  # last batch and bytes, by dataset and part
@@ -53,13 +53,13 @@ class Forecast:
         self._changed = threading.Condition()
         self._unplan = weakref.finalize(self, _unplan, self._clients, self._plan)
         self._unplan.atexit = False
-        with suppress(
-            ShardspecError, StagerLostError
-        ):  # before any thread of the Loader asks for a shard of a later batch
+        with suppress(ShardspecError, StagerLostError):
+            # Before any thread of the Loader asks for a shard of a later batch.
             for picks in islice(batches, 1):
                 self._add(0, picks)
             self._send()
-        threading.Thread(target=self._run, name="readers-forecast", daemon=True).start()
+        if not self._has_all():
+            threading.Thread(target=self._run, name="readers-forecast", daemon=True).start()
 
     def begin(self, number: int) -> None:
         """Record that a thread of the Loader begins batch `number`."""
@@ -89,8 +89,8 @@ class Forecast:
                 if not self._unplan.alive:
                     return
                 self._add(number, picks)
-                if number == _TRIED and not self._uses:
-                    return  # everything is in the cache
+                if self._has_all():
+                    return
                 while self._is_far(number):
                     self._send()
                     if not self._wait():
@@ -105,6 +105,10 @@ class Forecast:
             if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):
                 self._note(number, pool, pool.layout, rows, fields)
         self._samples += len(picks)
+
+    def _has_all(self) -> bool:
+        """Return whether all datasets were in the cache when the iteration began."""
+        return len(self._complete) == self._remote and all(self._complete.values())
 
     def _is_complete(self, layout: CachedLayout) -> bool:
         """Return whether all files of a dataset were in the cache when the iteration began."""

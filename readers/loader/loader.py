@@ -283,8 +283,8 @@ class Loader(Resumable):
         """Begin to tell the stager of remote datasets which shards the batches of this and the next epoch need."""
         if self._forecast is not None:
             self._forecast.withdraw()
-        remote = any(store.url is not None for store in self.dataset.stored)
-        self._forecast = Forecast(self.dataset, self._coming(iteration), self.workers) if remote else None
+        remote = len({store.url for store in self.dataset.stored} - {None})
+        self._forecast = Forecast(self.dataset, self._coming(iteration), self.workers, remote) if remote else None
         return self._forecast
 
     def _coming(self, iteration: Iteration) -> Iterator[Picks]:

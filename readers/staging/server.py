@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from queue import SimpleQueue
@@ -126,9 +126,9 @@ class Stager:
             return {"key": key, "root": str(dataset.root), "limit": self.schedule.limit}
 
     def missing(self, key: str) -> int:
-        """Return the number of files of a dataset that are not in the cache."""
+        """Return the number of files of shards and columns of a dataset that are not in the cache."""
         with self.changed:
-            names = self.datasets[key].entries
+            names = chain.from_iterable(self.datasets[key].parts)
             return sum(self.schedule.files[key, name].state != "present" for name in names)
 
     def stats(self) -> Any:

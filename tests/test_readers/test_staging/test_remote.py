@@ -78,6 +78,21 @@ def test_an_epoch_in_blocks_downloads_every_shard_once(datasets, server, tmp_pat
     assert files <= 2 * (epochs * shards + ahead)  # a shard and its index
 
 
+def test_nothing_is_forecast_for_a_dataset_that_is_in_the_cache(datasets, server, tmp_path, monkeypatch) -> None:
+    started, start = [], threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    loader = Loader(remote, 8, shuffle="full", seed=1, timeout_s=60.0)
+    for _ in range(3):
+        assert sum(1 for _ in loader) == len(loader)
+    assert started.count("readers-forecast") == 1
+
+
 def test_the_first_window_of_a_remote_epoch_is_one_shard(datasets, server, tmp_path) -> None:
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
     rows = remote.order("blocks", seed=5).epoch(0).at(np.arange(2 * SHARD_ROWS)).rows // SHARD_ROWS
