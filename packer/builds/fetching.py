@@ -32,12 +32,10 @@ _FOOTER_BYTES = 1 << 16
 """End of a Parquet file that is requested first. It mostly contains the whole footer."""
 _FOOTER_END = 8
 """Bytes after the footer: its length in four bytes, and ``PAR1`` (Parquet format, "File Format")."""
-
-
 _BLOCK_BYTES = 8 << 20
 """Stored members that begin in the same block of an archive are downloaded together."""
 _GAP_BYTES = 1 << 16
-"""Members with a smaller gap between them are one request, which costs as much as so many bytes."""
+"""Members with a smaller gap between them are downloaded by one request. A further request takes longer than the gap."""
 
 
 class _Download(NamedTuple):
@@ -174,9 +172,9 @@ class Fetcher:
             if isinstance(first.member, Frames):
                 path.mkdir()
                 for frame in first.member.names:
-                    _download_whole(store, f"{name}/{frame}", path / frame)
+                    set_state(path / frame, store.download(f"{name}/{frame}", path / frame))
             elif first.member is None or first.member.kind == "gzip":
-                _download_whole(store, name, path)
+                set_state(path, store.download(name, path))
             else:
                 archive = _Archive(store, name, first, path)
                 if first.member.kind == "parquet":
@@ -197,15 +195,13 @@ class _Archive:
         """Download some bytes. Return False if the archive is not the planned one."""
         for start, end in spans:
             try:
-                found, chunks = self._store.get(self._name, (start, end))
+                found = self._store.download(self._name, self._path, (start, end))
             except StoreError:  # the archive may have become shorter
                 now = self._store.stat(self._name)
                 if now is None or self._is_planned(now):
                     raise
-                found, chunks = now, iter(())
-            with self._path.open("r+b" if self._path.exists() else "xb") as file:
-                file.seek(start)
-                file.writelines(chunks)
+                self._path.touch()
+                found = now
             set_state(self._path, found)
             if not self._is_planned(found):
                 return False
@@ -267,13 +263,6 @@ def _spans(members: Iterable[Any]) -> Iterator[tuple[int, int]]:
             start = first
         end = max(end, last)
     yield start, end
-
-
-def _download_whole(store: Store, name: str, path: Path) -> None:
-    found, chunks = store.get(name)
-    with path.open("xb") as file:
-        file.writelines(chunks)
-    set_state(path, found)
 
 
 def _delete(path: Path) -> None:

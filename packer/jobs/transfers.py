@@ -1,9 +1,12 @@
 """Uploads and downloads in threads."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
+
+from shardspec.stores.daemons import Daemons
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -13,10 +16,7 @@ _THREADS = 4
 
 
 class Transfers(Generic[T, S]):
-    """Calls of a function in a few threads.
-
-    After an error or Ctrl-C, the threads are not waited for, because a client repeats a request for minutes. So they are
-    daemons, and not those of an executor, which the interpreter waits for.
+    """Calls of a function in a few threads. After an error or Ctrl-C, the threads are not waited for.
 
     Parameters
     ----------
@@ -26,11 +26,9 @@ class Transfers(Generic[T, S]):
 
     def __init__(self, transfer: Callable[[T], S]) -> None:
         self._transfer = transfer
-        self._waiting: SimpleQueue[T | None] = SimpleQueue()
-        self._results: SimpleQueue[tuple[T, S | BaseException]] = SimpleQueue()
-        self._error: BaseException | None = None
-        self._ended = Event()
-        self._lock = Lock()
+        self._daemons = Daemons(_THREADS, "transfer")
+        self._ended: SimpleQueue[tuple[T, Future[S]]] = SimpleQueue()
+        self._failed: Future[S] | None = None
         self._added = self._taken = 0
 
     @property
@@ -40,33 +38,24 @@ class Transfers(Generic[T, S]):
 
     def add(self, file: T) -> None:
         """Begin a transfer. Raise the error of an earlier one."""
-        if self._error is not None:
-            raise self._error
-        with self._lock:
-            self._added += 1
-            if self._added <= _THREADS:
-                Thread(target=self._run, daemon=True, name="transfer").start()
-        self._waiting.put(file)
+        if self._failed is not None:
+            self._failed.result()
+        self._added += 1
+        self._daemons.submit(self._transfer, file).add_done_callback(partial(self._end, file))
 
     def results(self) -> Iterator[tuple[T, S]]:
         """Yield the results of all transfers as they end. Raise the first error."""
         while self.left:
-            file, result = self._results.get()
-            if isinstance(result, BaseException):
-                raise result
+            file, future = self._ended.get()
+            result = future.result()
             self._taken += 1
             yield file, result
 
     def close(self) -> None:
         """Begin no further transfers."""
-        self._ended.set()
-        for _ in range(_THREADS):
-            self._waiting.put(None)
+        self._daemons.close()
 
-    def _run(self) -> None:
-        while (file := self._waiting.get()) is not None and not self._ended.is_set():
-            try:
-                self._results.put((file, self._transfer(file)))
-            except BaseException as error:
-                self._error = error
-                self._results.put((file, error))
+    def _end(self, file: T, future: "Future[S]") -> None:
+        if not future.cancelled():
+            self._failed = self._failed or (future if future.exception() else None)
+            self._ended.put((file, future))

@@ -1,7 +1,7 @@
 """Open the source for a path or an object."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,11 @@ def open_source(
         If the path does not exist or is not a source, or if the output folder is inside it.
     """
     recipe = recipe or Recipe()
+    stored = any(map(is_url, recipe.root))
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _check_options(recipe, "rows")
-
-        def open_rows(mirror: Mirror | None = None) -> Source:
-            return RowsSource(source, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders)
-
-        return StoredSource(open_rows, partial(_is_wanted, recipe)) if any(map(is_url, recipe.root)) else open_rows()
-    if not isinstance(source, str | os.PathLike):
+        opens: Callable[[Mirror | None], Source] = partial(_open_rows, source, recipe)
+    elif not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _check_options(recipe, "an object")
             return source
@@ -65,22 +62,24 @@ def open_source(
             expected="a folder, a table, rows, or an object with list_items",
             found=type(source).__name__,
         )
-    if not os.fspath(source):
+    elif not os.fspath(source):
         raise UsageError(
             option="source",
             expected="a folder, a table or an archive",
             found="an empty text; '.' is the current folder",
         )
-    if names_store(source):
-        url = check_url(str(source))
-        return StoredSource(lambda mirror: _open_url(url, out, recipe, mirror), partial(_is_wanted, recipe))
-    path = given_path("source", local_path(source))
-    if any(map(is_url, recipe.root)):
-        return StoredSource(lambda mirror: _open_path(path, out, recipe, mirror), partial(_is_wanted, recipe))
-    return _open_path(path, out, recipe)
+    elif names_store(source):
+        opens, stored = partial(_open_url, check_url(str(source)), out, recipe), True
+    else:
+        opens = partial(_open_path, given_path("source", local_path(source)), out, recipe)
+    return StoredSource(opens, partial(_is_wanted, recipe)) if stored else opens(None)
 
 
-def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None = None) -> Source:
+def _open_rows(rows: Sequence[Mapping[str, Any]], recipe: Recipe, mirror: Mirror | None) -> Source:
+    return RowsSource(rows, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders)
+
+
+def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
     """Return the source for a path, which may be in the mirror of a store."""
     reads = read_in_place if mirror is None else mirror.reading
     if path.is_dir():
@@ -107,8 +106,9 @@ def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None = No
     return TableSource(path, roots, column_types(recipe), recipe.frame_folders, recipe.unquoted)
 
 
-def _open_url(url: str, out: Path, recipe: Recipe, mirror: Mirror) -> Source:
+def _open_url(url: str, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
     """Return the source for a URL of a store, opened in its mirror."""
+    assert mirror is not None
     scheme, _, place = url.partition("://")
     bucket, *names = place.split("/")
     magic = next((number for number, name in enumerate(names) if is_pattern(name)), None)
@@ -173,7 +173,7 @@ def _remedy(path: Path) -> str:
     return ": use the folder that contains it" if medium_of(path.name) is not None else ""
 
 
-def _roots(recipe: Recipe, mirror: Mirror | None = None) -> Roots | None:
+def _roots(recipe: Recipe, mirror: Mirror | None) -> Roots | None:
     """Return the folders that a recipe names. A URL becomes a folder in a mirror."""
     folders = [root if mirror is None or not is_url(root) else mirror.add(root) for root in recipe.root]
     return Roots.of(*folders, mirror=mirror) if folders else None

@@ -131,7 +131,7 @@ class Mirror:
         return path.is_relative_to(self._scratch.path)
 
     def add_beside(self, path: Path) -> Path:
-        """Return the folder of a file that `add_object` made, with the files of all objects beside and below it."""
+        """Return the folder of a file that `add_object` made, with the files of all objects next to and below it."""
         path.unlink()
         return self._list(self._find(path)[0])
 
@@ -157,15 +157,11 @@ class Mirror:
     def fill(self, path: Path) -> None:
         """Download the content of a file. If the object has vanished, the file is deleted."""
         place, name = self._find(path)
-        try:
-            found, chunks = place.store.get(name)
-        except FileNotFoundError:
-            path.unlink()
-            return
-        # Here, because the errors of reading an archive reject it.
-        with writing_temporary(), path.open("wb") as file:
-            file.writelines(chunks)
-        set_state(path, found)
+        with writing_temporary():  # here, because the errors of reading an archive reject it
+            try:
+                set_state(path, place.store.download(name, path))
+            except FileNotFoundError:
+                path.unlink()
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
@@ -287,7 +283,7 @@ def _below(place: _Place, url: str) -> str | None:
 def _stat_of_row(store: Store, name: str) -> StoredObject | None:
     try:
         return store.stat(name)
-    except ObjectDeniedError:  # as is the download, which rejects the item
+    except ObjectDeniedError:  # its download will be refused too, and rejects the item
         return StoredObject(name, 0, "")
 
 

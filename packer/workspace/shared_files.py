@@ -90,8 +90,6 @@ def map_threaded(ask: Callable[[T], S], values: Iterable[T], threads: int = THRE
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for future in waiting:
-            future.cancel()
         daemons.close()
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread, current_thread, main_thread
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread, main_thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -13,23 +14,36 @@ class Daemons:
     """Threads for calls that may hang for minutes, such as requests to stores and accesses to network file systems.
 
     The interpreter does not wait for them when it exits, unlike the threads of an executor.
+
+    Parameters
+    ----------
+    threads : int
+        Largest number of threads. Each of the first calls starts one.
+    name : str
+        Name of the threads.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._queue: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
-        self._threads = threads
-        for _ in range(threads):
-            Thread(target=self._run, daemon=True, name=name).start()
+        self._most, self._name, self._started = threads, name, 0
+        self._lock = Lock()
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function when a thread is free."""
         future = Future[T]()
         self._queue.put((future, call, arguments))
+        with self._lock:
+            if self._started < self._most:
+                self._started += 1
+                Thread(target=self._run, daemon=True, name=self._name).start()
         return future
 
     def close(self) -> None:
-        """End the threads when all calls have ended."""
-        for _ in range(self._threads):
+        """Cancel the calls that have not begun. The threads end after those that have."""
+        with suppress(Empty):
+            while (job := self._queue.get_nowait()) is not None:
+                job[0].cancel()
+        for _ in range(self._started):
             self._queue.put(None)
 
     def _run(self) -> None:

@@ -79,9 +79,9 @@ class Hub(Remote):
         """Yield the content of a file in pieces (`Store.chunks`)."""
         yield from self._opened().chunks(name)
 
-    def get(self, name: str, span: tuple[int, int] | None = None) -> tuple[StoredObject, Iterator[memoryview]]:
-        """Request a file, or a part of it (`Store.get`)."""
-        return self._opened().get(name, span)
+    def download(self, name: str, path: Path, span: tuple[int, int] | None = None) -> StoredObject:
+        """Write a file, or a part of it, to a file on this machine (`Store.download`)."""
+        return self._opened().download(name, path, span)
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Upload a file from a path, from bytes or from an open file. The path must exist until `commit`.

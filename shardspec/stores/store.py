@@ -45,7 +45,6 @@ _REFUSED = re.compile("status code: 40[013]")
 _RENEW = "renew the credentials, then repeat the command to resume"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
-    **dict.fromkeys(_DENIED, _ACCESS),
     "NotSupportedError": "download the file first",
     "GenericError": "check the endpoint and the network, then repeat the command to resume",
 }
@@ -181,15 +180,7 @@ class Store(Remote):
         return bytes(data)
 
     def chunks(self, name: str) -> Iterator[memoryview]:
-        """Yield the content of an object in pieces.
-
-        Raises
-        ------
-        FileNotFoundError
-            If it does not exist.
-        StoreError
-            If it cannot be read.
-        """
+        """Return the content of an object in pieces (`get`)."""
         return self.get(name)[1]
 
     def get(self, name: str, span: tuple[int, int] | None = None) -> tuple[StoredObject, Iterator[memoryview]]:
@@ -242,6 +233,14 @@ class Store(Remote):
                     if restarts > _RESTARTS or (sent == begun and not whole):
                         raise
                     answer, skip = None, sent if whole else 0
+
+    def download(self, name: str, path: Path, span: tuple[int, int] | None = None) -> StoredObject:
+        """Write an object to a file, or a part of it to the same place in the file (`get`)."""
+        found, chunks = self.get(name, span)
+        with path.open("wb" if span is None or not path.exists() else "r+b") as file:
+            file.seek(0 if span is None else span[0])
+            file.writelines(chunks)
+        return found
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Write an object from a path, from bytes or from an open file, and check its size.

@@ -79,6 +79,18 @@ def serving() -> Iterator[StoreServer]:
             process.kill()
 
 
+@contextmanager
+def web_server(root: Path) -> Iterator[str]:
+    """Serve a folder until the end of the block. The server ignores ranges."""
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "-d", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().split()[5]}"
+        finally:
+            process.kill()
+
+
 def _serve() -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server

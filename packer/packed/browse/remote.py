@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from packer.workspace.durable import writing
+from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import Scratch
 from packer.workspace.shared_files import map_threaded
 from readers.formats.mapping import Extents
@@ -45,7 +45,7 @@ class PartialFile:
         self._path, self._store, self._name, self._bytes = path, store, entry.name, entry.bytes
         self._known = np.zeros(-(-entry.bytes // _BLOCK_BYTES), np.bool_)
         self._lock = Lock()
-        with writing(path.parent):
+        with writing_temporary():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             os.truncate(path, entry.bytes)
@@ -66,10 +66,8 @@ class PartialFile:
 
     def _download(self, blocks: Sequence[int]) -> None:
         start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._bytes)
-        _, chunks = self._store.get(self._name, (start, stop))
-        with writing(self._path.parent), self._path.open("r+b") as file:
-            file.seek(start)
-            file.writelines(chunks)
+        with writing_temporary():
+            self._store.download(self._name, self._path, (start, stop))
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,7 @@ class RowsLayout(CachedLayout):
                     self.files[entry.name] = made
         except StoreError:  # some web servers send no parts
             for entry in entries:
+                self.files.pop(entry.name, None)
                 (self.scratch.path / entry.name).unlink(missing_ok=True)
             return super().hold(entries)
         return lambda: None

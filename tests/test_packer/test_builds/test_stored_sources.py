@@ -4,10 +4,8 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from support.command import arguments, read_jsonl, run_packer
 from support.errors import raises
 from support.listeners import Listener
 from support.packed import read_samples
-from support.stores import StoreServer
+from support.stores import StoreServer, web_server
 
 import packer
 from packer.cli import EXIT_INTERRUPTED
@@ -166,17 +164,6 @@ def test_a_local_table_names_files_in_a_bucket(here: StoreServer, tmp_path: Path
     assert packed(tmp_path / "above") == packed(tmp_path / "out")
 
 
-@contextmanager
-def web_server(root: Path) -> Iterator[str]:
-    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "-d", str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{process.stdout.readline().split()[5]}"
-        finally:
-            process.kill()
-
-
 def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) -> None:
     root = write_images(tmp_path / "in" / "a %", ["a.png", "sub/b c.png", "masks/a.png"])
     write_images(tmp_path / "in" / "b", ["b.png"])
@@ -210,7 +197,7 @@ def test_a_full_folder_for_temporary_files_rejects_no_archive(
         yield
 
     get = Store.get
-    monkeypatch.setattr(Store, "get", lambda self, name: (get(self, name)[0], chunks()))
+    monkeypatch.setattr(Store, "get", lambda self, name, span: (get(self, name)[0], chunks()))
     with raises(BuildError, place=str(temporary), hint="set TMPDIR to a folder with enough free space"):
         packer.build(f"{url}/a.tar", tmp_path / "out", **QUIET)
 

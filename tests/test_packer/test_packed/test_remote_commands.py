@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.packed_files import write_faces
-from support.stores import StoreServer
+from support.stores import StoreServer, web_server
 
 import packer
 from packer import cache, copy, inspect
@@ -100,6 +100,13 @@ def test_a_few_samples_need_no_whole_shards(
     assert np.array_equal(
         BrowsedDataset(folder).read([16], ["image"])[0]["image"], here.read([16], ["image"])[0]["image"]
     )
+
+
+def test_a_server_that_ignores_ranges_sends_whole_shards(faces: Path, tmp_path: Path) -> None:
+    with web_server(faces) as url:
+        there = BrowsedDataset(browsed_folder(url))
+        assert repr(there.read([2, 7], ["key", "box"])) == repr(BrowsedDataset(faces).read([2, 7], ["key", "box"]))
+    assert list((tmp_path / "cache").rglob("shard-*"))
 
 
 def test_a_command_says_that_the_cache_does_not_hold_the_dataset(
