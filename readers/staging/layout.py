@@ -152,6 +152,14 @@ def dataset_layout(
     raise StoreError(f"The stager ended {_ATTEMPTS} times; {folder} has its log", place=given)
 
 
+def find_dataset(place: str | os.PathLike[str], name: str) -> Path | CachedLayout:
+    """Return the folder of a packed dataset as it was given; for a URL, its layout in the cache (`dataset_layout`)."""
+    layout = dataset_layout(place, name=name)
+    if isinstance(layout, CachedLayout):
+        return layout
+    return given_path(name, local_path(place) if isinstance(place, str) else place)
+
+
 def dataset_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path:
     """Return the folder of a packed dataset; for a URL, its folder in the cache, with all files.
 
@@ -169,9 +177,9 @@ def dataset_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path
     DatasetError
         If the dataset cannot be read.
     """
-    layout = dataset_layout(place, name=name)
-    if not isinstance(layout, CachedLayout):
-        return given_path(name, local_path(place) if isinstance(place, str) else place)
+    layout = find_dataset(place, name)
+    if isinstance(layout, Path):
+        return layout
     entries = layout.load().entries
     needed = sum(entry.bytes for entry in entries)
     if needed > layout.limit:

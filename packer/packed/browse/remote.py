@@ -15,12 +15,12 @@ from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import Scratch
 from packer.workspace.shared_files import map_threaded
 from readers.formats.mapping import Extents
-from readers.staging.layout import CachedLayout, dataset_layout
+from readers.staging.layout import CachedLayout, find_dataset
 from shardspec.entries import FileEntry
 from shardspec.errors import StoreError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.layout import given_path, opened
-from shardspec.stores import Hub, Store, local_path, open_store
+from shardspec.layout import opened
+from shardspec.stores import Hub, Store, open_store
 
 _BLOCK_BYTES = 1 << 16
 _WHOLE_BYTES = 1 << 20
@@ -136,9 +136,9 @@ def browsed_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path
     DatasetError
         If the dataset cannot be read.
     """
-    found = dataset_layout(place, name=name)
-    if not isinstance(found, CachedLayout):
-        return given_path(name, local_path(place) if isinstance(place, str) else place)
+    found = find_dataset(place, name)
+    if isinstance(found, Path):
+        return found
     found.hold(found.load().files)
     layout = RowsLayout(**vars(found))
     opened[layout.root] = layout
