@@ -221,8 +221,6 @@ class ShardPool:
         first = int(self._ends[number]) - shards[number].samples if number < len(shards) else 0
 
         def read(entry: OpenReader, reader: ShardReader) -> None:
-            if self.layout.reads_parts:
-                self.layout.fetch(reader.extents(rows - first, fields))
             if self._asks:
                 self._ask(entry, reader, rows - first, fields)
             elif entry.begun < _FIRST_READS and len(rows) <= _FIRST_ROWS:

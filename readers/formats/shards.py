@@ -105,9 +105,26 @@ def open_shard(layout: Layout, manifest: Manifest, shard: Shard | Column, *, che
     path = layout.shard(shard, manifest.format)
     if isinstance(shard, Column):
         schema = manifest.schema.select([shard.field])
-        return NpyShardReader(path, shard, schema, COLUMN_FORMAT, checksums=checksums)
-    format = manifest.format
-    return reader_class(format)(path, shard, manifest.shard_schema, format, checksums=checksums)
+        reader: ShardReader = NpyShardReader(path, shard, schema, COLUMN_FORMAT, checksums=checksums)
+    else:
+        format = manifest.format
+        reader = reader_class(format)(path, shard, manifest.shard_schema, format, checksums=checksums)
+    return _FetchingReader(reader, layout) if layout.reads_parts else reader
+
+
+class _FetchingReader:
+    """Has the layout fetch the parts of the files that a read touches, before it."""
+
+    def __init__(self, reader: ShardReader, layout: Layout) -> None:
+        self._layout = layout
+        self._reader, self.extents, self.close = reader, reader.extents, reader.close
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        self._layout.fetch(self.extents(rows, fields))
+        self._reader.read(rows, fields, out, at)
 
 
 @dataclass

@@ -83,6 +83,9 @@ def test_a_few_samples_need_no_whole_shards(
             image = random.integers(0, 255, (160, 160, 3), np.uint8)
             writer.write(image=image, values=values, box=random.random(4), name=f"n{number}", number=number)
     packer.copy(tmp_path / "local", server.url(format), overwrite=True, progress=False)
+    for place, sheet in ((tmp_path / "local", "here.png"), (server.url(format), "there.png")):
+        assert main(["preview", str(place), "-o", str(tmp_path / sheet), "--count", "3", "--quiet"]) == 0
+    assert (tmp_path / "here.png").read_bytes() == (tmp_path / "there.png").read_bytes()
     folder = browsed_folder(server.url(format))
     here, there = BrowsedDataset(tmp_path / "local"), BrowsedDataset(folder)
     for rows in ([17], [2, 3, 29], [17, 18]):
