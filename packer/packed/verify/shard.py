@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy.typing as npt
 from packer.assembly.packed_rows import batch_rows
 from packer.assembly.samples import codecs_of
 from packer.workspace.hashing import DIGEST_BYTES, digest
-from readers.formats.gather import without_advice
 from readers.formats.shards import ShardReader, open_shard
 from shardspec.codecs.base import Codec
 from shardspec.columns import Columns, allocate
@@ -157,7 +155,7 @@ def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
 
 
 FAULTS_LISTED = 20
-"""Most values of a field, or runs of damaged samples, that are listed for one shard; the rest are counted."""
+"""Most values of a field that are listed for one shard; the rest are counted."""
 
 _KEY = np.dtype((np.void, DIGEST_BYTES))
 
@@ -168,8 +166,6 @@ class Batch(NamedTuple):
     Attributes
     ----------
     rows : range
-    keys : list of (str or None)
-        The key of each row, None if it cannot be read; empty if the dataset has no keys.
     columns : dict or None
         The encoded values; None if some of them cannot be read.
     faults : list of Fault
@@ -177,13 +173,12 @@ class Batch(NamedTuple):
     """
 
     rows: range
-    keys: Sequence[str | None]
     columns: Columns | None
     faults: list[Fault]
 
 
 class ShardWalk:
-    """Reads the rows of a shard batch by batch, and checks their values.
+    """Reads the rows of a shard and checks their values.
 
     Parameters
     ----------
@@ -204,31 +199,12 @@ class ShardWalk:
         self._unchecked: ShardReader | None = None
         self._checks = ValueChecks(self._schema)
 
-    def batches(self, *, damaged: bool = False) -> Iterator[Batch]:
-        """Read and check all rows.
-
-        Parameters
-        ----------
-        damaged : bool
-            Whether to read rows one by one that cannot be read together.
-
-        Raises
-        ------
-        DatasetError
-            If rows cannot be read, without `damaged`.
-        """
+    def batches(self) -> Iterator[Batch]:
+        """Read and check all rows, one by one if they cannot be read together."""
         shard = self._shard[2]
         step = batch_rows(shard)
         for first in range(0, shard.samples, step):
-            rows = range(first, min(first + step, shard.samples))
-            columns = self._try(rows)
-            if isinstance(columns, DatasetError):
-                if not damaged:
-                    raise columns
-                faults = [fault for place, row in enumerate(rows) for fault in self._faults_of_row(place, row)]
-                yield Batch(rows, [self.key(row) for row in rows] if "key" in self._schema else [], None, faults)
-            else:
-                yield Batch(rows, _keys_in(columns), columns, list(self._checks.faults(columns)))
+            yield from self._check(range(first, min(first + step, shard.samples)))
 
     def key(self, row: int) -> str | None:
         """Return the key of a row; None if it cannot be read.
@@ -240,10 +216,10 @@ class ShardWalk:
         try:
             if self._unchecked is None:
                 self._unchecked = open_shard(*self._shard, checksums=False)
-            (key,) = _keys_in(self._read(self._unchecked, range(row, row + 1), ["key"]))
+            (key,) = self._read(self._unchecked, range(row, row + 1), ["key"])["key"]
         except DatasetError:
             return None
-        return key
+        return bytes(key).decode(errors="replace")
 
     def close(self) -> None:
         """Close the shard."""
@@ -251,43 +227,36 @@ class ShardWalk:
         if self._unchecked is not None:
             self._unchecked.close()
 
-    def _faults_of_row(self, place: int, row: int) -> Iterator[Fault]:
-        """Yield the fields of a row that cannot be read as one fault, or else its invalid values."""
-        columns = self._try(range(row, row + 1))
-        if not isinstance(columns, DatasetError):
-            yield from (found._replace(row=place) for found in self._checks.faults(columns))
-            return
-        names = self._schema.names
-        tried = {name: self._try(range(row, row + 1), [name]) for name in names}
-        broken = [(name, found) for name, found in tried.items() if isinstance(found, DatasetError)]
-        if not broken or len(broken) == len(names):
-            yield Fault(place, "", self._describe(broken[0][1] if broken else columns))
-            return
-        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        yield Fault(place, f"{broken[0][0]}{more}", self._describe(broken[0][1]))
-
-    def _describe(self, error: DatasetError) -> str:
-        return describe_error(error, self._shard[0])
-
-    def _try(self, rows: range, fields: Sequence[str] | None = None) -> Columns | DatasetError:
+    def _check(self, rows: range) -> Iterator[Batch]:
         try:
-            return self._read(self._reader, rows, self._schema.names if fields is None else fields)
+            columns = self._read(self._reader, rows, self._schema.names)
         except DatasetError as error:
-            return error
+            if len(rows) == 1:
+                yield Batch(rows, None, [self._locate(rows, error)])
+                return
+            for row in rows:
+                yield from self._check(range(row, row + 1))
+        else:
+            yield Batch(rows, columns, list(self._checks.faults(columns)))
+
+    def _locate(self, row: range, error: DatasetError) -> Fault:
+        """Return the first field of a row that cannot be read, if others can."""
+        broken = []
+        for name in self._schema.names:
+            try:
+                self._read(self._reader, row, [name])
+            except DatasetError as found:
+                broken.append((name, found))
+        if 0 < len(broken) < len(self._schema):
+            field, error = broken[0]
+        else:
+            field = ""
+        return Fault(0, field, str(error).replace(f"{self._shard[0].root}/", ""))
 
     def _read(self, reader: ShardReader, rows: range, fields: Sequence[str]) -> Columns:
         out = allocate(self._schema.select(list(fields)), len(rows))
         reader.read(np.arange(rows.start, rows.stop), fields, out, np.arange(len(rows)))
         return out
-
-
-def describe_error(error: DatasetError, layout: Layout) -> str:
-    """Return a reader's message without the advice and the dataset's folder, which the report already gives."""
-    return without_advice(error).replace(f"{layout.root}/", "") or type(error).__name__
-
-
-def _keys_in(columns: Columns) -> list[str]:
-    return [bytes(key).decode(errors="replace") for key in columns.get("key", ())]
 
 
 def check_shard(
@@ -306,24 +275,24 @@ def check_shard(
     -------
     problems : list of str
     keys : ndarray, (rows,)
-        A digest of each sample's key, up to where the shard could be read.
+        A digest of each sample's key; zeros for samples that cannot be read.
     """
     path = layout.shard(shard, manifest.format)
     listed: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
     digests = np.zeros(shard.samples, _KEY)
-    rows_read = 0
     try:
         with closing(ShardWalk(layout, manifest, shard)) as walk:
-            for rows, keys, columns, faults in walk.batches():
-                assert columns is not None
-                if keys:
-                    digests[rows.start : rows.stop] = np.array([digest(key) for key in columns["key"]], _KEY)
-                rows_read = rows.stop
-                for place, field, message in (*faults, *_index_faults(columns, index, start + rows.start)):
+            for rows, columns, faults in walk.batches():
+                if columns is not None:
+                    faults += _index_faults(columns, index, start + rows.start)
+                    if "key" in columns:
+                        digests[rows.start : rows.stop] = np.array([digest(key) for key in columns["key"]], _KEY)
+                for place, field, message in faults:
                     counts[field] += 1
                     if counts[field] <= FAULTS_LISTED:
-                        row = f"{path}, row {rows[place]}{f' (key {keys[place]!r})' if keys else ''}"
+                        key = walk.key(rows[place])
+                        row = f"{path}, row {rows[place]}{'' if key is None else f' (key {key!r})'}"
                         listed.setdefault(field, []).append(f"{row}, {_of_field(field)}{message}")
     except DatasetError as error:
         listed.setdefault("", []).append(str(error))
@@ -332,68 +301,11 @@ def check_shard(
         for field, count in counts.items()
         if count > FAULTS_LISTED
     ]
-    return [text for texts in listed.values() for text in texts] + more, digests[:rows_read]
+    return [text for texts in listed.values() for text in texts] + more, digests
 
 
 def _of_field(field: str) -> str:
-    name, _, more = field.partition(" ")
-    return f"field {name!r}{' ' if more else ''}{more}: " if field else ""
-
-
-class _DamagedRow(NamedTuple):
-    """Damage of one row: its number in the shard, its key, and the first fault."""
-
-    row: int
-    key: str | None
-    fault: str
-
-
-def describe_damage(layout: Layout, number: int, shard: Shard, start: int, tried: Callable[[int], None]) -> str:
-    """Describe which samples of a damaged shard cannot be read.
-
-    Parameters
-    ----------
-    number : int
-        The number of the shard in the manifest.
-    start : int
-        The row in the dataset of the shard's first row.
-    tried : callable
-        Called with the number of rows that were tried since the last call.
-    """
-    keys: list[str] = []
-    bad: list[_DamagedRow] = []
-    try:
-        with closing(ShardWalk(layout, layout.load(), shard)) as walk:
-            for batch in walk.batches(damaged=True):
-                keys += [key for key in batch.keys if key is not None]
-                first = {fault.row: fault for fault in reversed(batch.faults)}
-                for place in sorted(first):
-                    fault = f"{_of_field(first[place].field)}{first[place].message}"
-                    bad.append(_DamagedRow(batch.rows[place], batch.keys[place] if batch.keys else None, fault))
-                tried(len(batch.rows))
-    except DatasetError as error:
-        why = f"the shard cannot be opened ({describe_error(error, layout)})"
-        bad = [_DamagedRow(row, None, why) for row in range(shard.samples)]
-        tried(shard.samples)
-    place_of_shard = f"the shard holds rows {start} to {start + shard.samples - 1} of the dataset"
-    if keys:
-        place_of_shard += f", keys {keys[0]!r} to {keys[-1]!r}"
-    if not bad:
-        return f"{place_of_shard}; all of them can be read, so which have changed is unknown"
-    runs = [list(run) for _, run in groupby(enumerate(bad), lambda pair: (pair[1].row - pair[0], pair[1].fault))]
-    texts = [_describe_run(start, [damage for _, damage in run]) for run in runs[:FAULTS_LISTED]]
-    if len(runs) > FAULTS_LISTED:
-        texts.append(f"and {sum(map(len, runs[FAULTS_LISTED:]))} more")
-    return f"{place_of_shard}; {len(bad)} cannot be read whole: {'; '.join(texts)}"
-
-
-def _describe_run(start: int, run: list[_DamagedRow]) -> str:
-    """Describe one damaged row, or adjacent rows with the same damage."""
-    (first, first_key, what), (last, last_key, _) = run[0], run[-1]
-    if first == last:
-        return f"row {start + first}{f' (key {first_key!r})' if first_key is not None else ''}: {what}"
-    keys = f" (keys {first_key!r} to {last_key!r})" if first_key is not None and last_key is not None else ""
-    return f"rows {start + first} to {start + last}{keys}: {what}"
+    return f"field {field!r}: " if field else ""
 
 
 def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: Layout, manifest: Manifest) -> list[str]:
@@ -406,12 +318,10 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
     """
     if not shards:
         return []
-    digests = np.concatenate([keys for _, _, keys in shards])
-    rows = np.concatenate([start + np.arange(len(keys)) for _, start, keys in shards])
-    words = digests.view(np.uint64).reshape(-1, 2)
-    order = np.lexsort((words[:, 1], words[:, 0]))
-    words = words[order]
-    twins = np.flatnonzero((words[1:] == words[:-1]).all(axis=1))
+    words = np.concatenate([keys for _, _, keys in shards]).view(np.uint64).reshape(-1, 2)
+    rows = np.flatnonzero(words.any(axis=1))
+    rows = rows[np.lexsort((words[rows, 1], words[rows, 0]))]
+    twins = np.flatnonzero((words[rows[1:]] == words[rows[:-1]]).all(axis=1))
 
     def key_of(row: int) -> str:
         shard, start = next((shard, start) for shard, start, keys in shards if row < start + len(keys))
@@ -419,9 +329,8 @@ def check_keys(shards: Sequence[tuple[Shard, int, npt.NDArray[Any]]], layout: La
             return repr(walk.key(row - start))
 
     texts = [
-        f"{layout.root}: expected every key once, found {key_of(int(rows[order[twin]]))} in rows "
-        f"{rows[order[twin]]} and {rows[order[twin + 1]]}"
-        for twin in twins[:FAULTS_LISTED].tolist()
+        f"{layout.root}: expected every key once, found {key_of(first)} in rows {first} and {second}"
+        for first, second in zip(*(rows[twins[:FAULTS_LISTED] + at].tolist() for at in (0, 1)), strict=True)
     ]
     if len(twins) > FAULTS_LISTED:
         texts.append(f"{layout.root}: and {len(twins) - FAULTS_LISTED} more keys that occur twice")

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.verify.shard import check_keys, check_shard, describe_damage
+from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
 from readers.formats.gather import without_advice
 from readers.formats.indexed import IndexedReader, storage_of
@@ -111,7 +111,7 @@ def verify(
         A packed dataset.
     deep : bool
         Whether to decode every value of every sample, too, and check shapes, dtypes, ranges, that keys are unique, and
-        that the index equals the shards. For a shard whose digest does not match, find out which samples can be read.
+        that the index equals the shards. Of a damaged shard, the samples that cannot be read are named.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -142,15 +142,15 @@ def verify(
             if found:
                 problems[entry.name] = found
             stage.advance()
-    if deep:
-        _name_samples(layout, manifest, problems, listener)
     listed = [problems[entry.name] for entry in entries if entry.name in problems]
     whole = [part for part in manifest.parts if not any(entry.name in problems for entry in part.files)]
     listed += _check_manifest(layout, manifest)
-    listed += [text for shard in whole if (text := _check_open(layout, manifest, shard))]
+    doubted = {part.name: text for part in whole if (text := _check_open(layout, manifest, part))}
+    listed += doubted.values()
     listed += _check_files(layout, manifest, problems)
     if deep:
-        listed += _check_deep(layout, manifest, whole, problems, listener)
+        parts = [part for part in manifest.parts if part.name not in doubted]
+        listed += _check_deep(layout, manifest, parts, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
             place=place_of(path),
@@ -169,7 +169,7 @@ def verify(
         sizes,
         manifest.digest,
         unlisted,
-        tuple(listed),
+        tuple(dict.fromkeys(listed)),
         layout.describe_build() if BUILD_FOLDER in unlisted else None,
         len(manifest.columns),
     )
@@ -204,23 +204,6 @@ def _check_file(layout: Layout, entry: FileEntry) -> str:
     except OSError as error:
         return f"{layout.file(entry)}: expected a file that can be read, found: {system_reason(error)}"
     return ""
-
-
-def _name_samples(layout: Layout, manifest: Manifest, problems: dict[str, str], listener: ProgressListener) -> None:
-    """Add the damaged samples to the problem of a shard's file."""
-    starts = np.cumsum([0, *(shard.samples for shard in manifest.shards)]).tolist()
-    damaged = {
-        number: names[-1]
-        for number, shard in enumerate(manifest.shards)
-        if (names := [entry.name for entry in shard.files if entry.name in problems])
-    }
-    if not damaged:
-        return
-    rows = sum(manifest.shards[number].samples for number in damaged)
-    with Stage(listener, "examining damage", rows, "samples") as stage:
-        for number, name in damaged.items():
-            found = describe_damage(layout, number, manifest.shards[number], starts[number], stage.advance)
-            problems[name] += f"; {found}"
 
 
 def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:

@@ -163,27 +163,6 @@ def test_a_listener_ends_verify(tmp_path: Path, stage: str) -> None:
     assert packer.verify(tmp_path / "a", deep=True, progress=False).ok
 
 
-def test_verify_reports_the_samples_of_a_damaged_shard_as_it_tries_them(tmp_path: Path) -> None:
-    write_faces(tmp_path / "a", 12, "npy")
-    image = tmp_path / "a" / "shard-00001" / "image.npy"
-    content = bytearray(image.read_bytes())
-    content[-1] ^= 1
-    image.write_bytes(content)
-    ear = Listener()
-    assert not packer.verify(tmp_path / "a", deep=True, progress=ear).ok
-    assert ear.stages() == [("hashing", "files"), ("examining damage", "samples"), ("decoding", "samples")]
-    check_stage(ear.of("examining damage"), 5, one_by_one=False)
-
-
-def test_a_listener_ends_verify_while_it_tries_a_damaged_shard(tmp_path: Path) -> None:
-    write_faces(tmp_path / "a", 12)
-    (tmp_path / "a" / "shard-00001.lmdb").write_bytes(b"no shard")
-    with pytest.raises(StopError):
-        packer.verify(
-            tmp_path / "a", deep=True, progress=stop_when(lambda progress: progress.stage == "examining damage")
-        )
-
-
 def test_a_listener_ends_an_export_of_which_nothing_is_left(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 12)
     with pytest.raises(StopError):
