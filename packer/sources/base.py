@@ -20,7 +20,7 @@ from packer.workspace.shared_files import is_on_network, map_threaded
 from shardspec.entries import UNSAID, About
 from shardspec.errors import BuildError, UsageError, system_reason
 from shardspec.layout import is_url
-from shardspec.wording import LONG, counted, shorten
+from shardspec.wording import LONG, shorten
 
 if TYPE_CHECKING:
     from packer.sources.stored import Mirror
@@ -188,40 +188,29 @@ class Examiner:
 
     Parameters
     ----------
-    roots : Roots or sequence of Path
-        Folders that the files must not leave. Paths must have resolved links.
+    roots : Roots
+        Folders that the files must not leave.
     frame_rate : float, optional
         Frame rate of folders of frames (`packer.recipe.Recipe.frame_folders`).
     """
 
-    def __init__(self, roots: Roots | Sequence[Path], frame_rate: float | None = None) -> None:
-        self._roots = roots if isinstance(roots, Roots) else None
-        self._resolved = roots.resolved if isinstance(roots, Roots) else tuple(roots)
+    def __init__(self, roots: Roots, frame_rate: float | None = None) -> None:
+        self._roots = roots
+        self._resolved = roots.resolved
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
         self._frame_rate = frame_rate
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
-        self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason.
-
-        If the path does not exist but would without surrounding blanks, the blanks are ignored.
-        """
+        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason."""
         self._count()
-        assert self._roots is not None
         path = self._roots.local(path)
-        known, stripped = self._look_up(path), path.strip()
-        if known.reject is not None and stripped != path:
-            without = self._look_up(stripped)
-            if stripped and without.reject is None:
-                known = without
-                self._stripped += 1
-                self._first_stripped = self._first_stripped or path
-        if known.reject is not None and is_url(stripped):
-            reason = f"expected a path inside the source, found the URL {shorten(stripped, LONG)}"
-            return Item(index, stripped, stripped, columns=columns, reject=reason)
+        known = self._look_up(path)
+        if known.reject is not None and is_url(path):
+            reason = f"expected a path inside the source, found the URL {shorten(path, LONG)}"
+            return Item(index, path, path, columns=columns, reject=reason)
         reject = known.reject or reject
         if known.reject is not None and "\\" in path:
             reject = f"{known.reject}: the path has backslashes; write / between folders"
@@ -230,21 +219,10 @@ class Examiner:
 
     def ask(self, paths: Iterable[Any]) -> None:
         """Prepare to describe some paths on web servers, which takes long if they are asked for one at a time."""
-        assert self._roots is not None
         if self._roots.mirror is not None:
-            self._roots.mirror.ask(path for path in paths if isinstance(path, str))
-
-    def notes(self) -> list[str]:
-        """Describe the paths whose surrounding blanks were ignored."""
-        if not self._stripped:
-            return []
-        return [
-            f"ignored blanks around {counted(self._stripped, 'path')}, such as "
-            f"{shorten(self._first_stripped, LONG)}: the file exists without them"
-        ]
+            self._roots.mirror.ask(path.strip() for path in paths if isinstance(path, str))
 
     def _look_up(self, path: str) -> Item:
-        assert self._roots is not None
         known = self._known.get(path)
         if known is None:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)

@@ -72,9 +72,9 @@ class RowsSource:
             examiner.ask(paths)
             rows = columns.rows([chunk])
             for index, (path, (fields, reject)) in enumerate(zip(paths, rows, strict=True), chunk.first):
-                path = None if is_text and not path else path
-                if isinstance(path, str | Path) and 0 < len(str(path)) <= _PATH_MAX:
-                    item = examiner.describe(index, str(path), fields, reject)  # a fault of the path comes first
+                path = str(path).strip() or None if isinstance(path, str | Path) else path
+                if isinstance(path, str) and len(path) <= _PATH_MAX:
+                    item = examiner.describe(index, path, fields, reject)  # a fault of the path comes first
                 else:
                     if fields.get("image") is None:
                         found = "none" if path is None else shorten(path)
@@ -82,7 +82,7 @@ class RowsSource:
                     item = Item(index, f"row-{index:08d}", None, columns=fields, reject=reject)
                 if item.reject is not None and item.path is not None and self.roots.leads_out(path):
                     outside.append(index)
-                    example = example or f"{where(index)}: {shorten(str(path), LONG)}"
+                    example = example or f"{where(index)}: {shorten(path, LONG)}"
                 items.append(item)
         return Listing(
             items,
@@ -93,7 +93,7 @@ class RowsSource:
             arrays=columns.arrays,
             outside=outside,
             outside_example=example,
-            notes=(*columns.notes, *examiner.notes()),
+            notes=columns.notes,
         )
 
 

@@ -1,6 +1,5 @@
 """The source for archives of any kind, which lists the members of a set of archives as items."""
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,7 @@ from packer.workspace.shared_files import map_threaded
 from readers.formats.machine import available_processors
 from shardspec.errors import BuildError, ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import list_some, shorten
+from shardspec.wording import list_some
 
 FIELDS_MAX = 1000
 """Most fields of all items together. With more, the names are probably data, and the columns would fill the memory."""
@@ -237,7 +236,6 @@ def _with_columns(
     """Settle the columns of items, and list the items with their values by field."""
     chosen = "auto" if label_from == "folder" else label_from
     columns, converted = read_item_columns(raw, naming.row, chosen, types)
-    unlabelled = label_from == "auto" and "label" not in columns.fields.values()
     items = item_list()
     fields: set[str] = set()
     for index, (found, item) in enumerate(zip(raw, converted, strict=True)):
@@ -259,7 +257,7 @@ def _with_columns(
         classes={**{field: names for field, names in named.items() if field in fields}, **columns.classes},
         fields=columns.fields,
         arrays=columns.arrays,
-        notes=[*columns.notes, *(_describe_dotted_labels(columns.fields) if unlabelled else [])],
+        notes=columns.notes,
     )
 
 
@@ -303,19 +301,8 @@ def _folder_of(name: str) -> str | None:
 LABEL = "cls"
 """Column for the label according to the convention of the archive's kind."""
 
-_LABELS = frozenset((LABEL, "class", "label"))
 _LABEL_VALUE = "value"
 """New name of that column if it holds measurements instead of classes."""
-
-
-def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
-    """Suggest columns whose dotted names look like labels, such as ``shape.cls``."""
-    for name, become in fields.items():
-        if "." in name and not _LABELS.isdisjoint(name.lower().split(".")):
-            yield (
-                f"no labels: {shorten(name)} is packed as the field {become}; "
-                f"--label-from {shlex.quote(name)} makes it the label"
-            )
 
 
 class _Naming:

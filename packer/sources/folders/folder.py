@@ -97,7 +97,7 @@ class FolderSource:
             keeps_sidecars=self._sidecars,
             joins_frames=self._frame_rate is not None,
         )
-        examiner = Examiner(self._roots, self._frame_rate)
+        examiner = Examiner(Roots(self._roots), self._frame_rate)
         notes: list[str] = []
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)

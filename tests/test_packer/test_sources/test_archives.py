@@ -32,7 +32,6 @@ import packer
 from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import TASK_ITEMS, make_plan
 from packer.recipe import Recipe
-from packer.sources.archives.opening import list_archive
 from packer.sources.opening import open_source
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
@@ -246,17 +245,6 @@ def test_fields_of_the_same_name(tmp_path: Path) -> None:
     assert (sample["label"], sample["json_label"]) == (4, 5)
 
 
-def test_labels_under_a_name_with_dots_are_pointed_out(tmp_path: Path) -> None:
-    members = [(f"{n}.{suffix}", data) for n in range(2) for suffix, data in (("jpg", encoded(n)), ("x.cls", b"cat"))]
-    source = write_tar(tmp_path / "a.tar", members)
-    made = packer.build(source, tmp_path / "out", engine="inline", progress=False)
-    assert [note for note in made.notes if "--label-from x.cls" in note]
-    assert open_dataset(tmp_path / "out")[0]["x_cls"] == "cat"
-    made = packer.build(source, tmp_path / "named", label_from="x.cls", engine="inline", progress=False)
-    assert open_dataset(tmp_path / "named").classes == ("cat",)
-    assert not [note for note in made.notes if "label" in note]
-
-
 def test_a_sample_without_a_label_is_a_reject(tmp_path: Path) -> None:
     members = [member for member in samples(0, 4) if member[0] != "0002.cls"]
     assert len(build(write_tar(tmp_path / "a.tar", members), tmp_path / "out", max_rejects=0.5)) == 3
@@ -360,26 +348,6 @@ def test_archives_of_one_class_each_are_told_apart_by_keys_with_their_names(tmp_
     assert [s["source"] for s in open_dataset(tmp_path / "both")] == ["cat.tar!0.png", "cat.tar!1.png", "dog.tar!0.png"]
 
 
-def test_an_lmdb_of_text_recognition(tmp_path: Path) -> None:
-    pairs = {b"num-samples": b"5"}
-    for number in range(1, 6):
-        pairs |= {b"image-%09d" % number: encoded(number), b"label-%09d" % number: f"wörd {number}".encode()}
-    write_lmdb(tmp_path / "ocr", pairs)
-    found = build(tmp_path / "ocr", tmp_path / "out")
-    assert [sample["text"] for sample in found] == [f"wörd {number}" for number in range(1, 6)]
-    assert len(set(build(tmp_path / "ocr", tmp_path / "more", label_from="text").schema["label"].classes)) == 5
-
-
-def test_a_text_of_an_lmdb_goes_to_no_image_whose_name_only_has_the_same_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packer.sources.archives.lmdb.hash", lambda name: 0, raising=False)
-    pairs = {b"image-1": encoded(1), b"image-2": encoded(2), b"label-1": b"one", b"label-3": b"three"}
-    found = list_archive(write_lmdb(tmp_path / "a.lmdb", pairs, folder=False), "a.lmdb", "path")
-    assert [item.columns for item in found.items] == [{"text": "one"}, {}]
-    assert found.ignored.count == 1
-
-
 def test_large_trees_of_lmdb_are_walked_in_order(tmp_path: Path) -> None:
     """More keys than fit a page, deleted ones and large values, as LMDB's own library has them."""
     import lmdb
@@ -411,11 +379,11 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
-    """The magic number inside an image cuts its record; without an index, records are counted."""
+    """The magic number inside an image cuts its record."""
     picture = encoded(3)
     inside = picture[:2] + b"\xff\xfe" + (2 + 64).to_bytes(2, "big") + b"xx" * 1 + REC_MAGIC * 15 + b"yy" + picture[2:]
     records = {0: rec_header(2, 0, encoded(0)), 1: rec_header(1, 1, inside), 2: rec_header(2, 2, b"\x80\x04pickled")}
-    write_rec(tmp_path / "a.rec", records, index=False)
+    write_rec(tmp_path / "a.rec", records)
     found = build(tmp_path / "a.rec", tmp_path / "out", max_rejects=0.5)
     assert [(sample["source"], sample["label"]) for sample in found] == [("a.rec!0", 2), ("a.rec!1", 1)]
     assert rejects(tmp_path / "out").keys() == {"a.rec!2"}
@@ -426,17 +394,6 @@ def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
     assert "label" not in boxes.schema
     write_rec(tmp_path / "c.rec", {n: rec_header(n + 0.5 * n, n, encoded(n)) for n in range(2)})
     assert [sample["value"] for sample in build(tmp_path / "c.rec", tmp_path / "values")] == [0.0, 1.5]
-
-
-def test_an_index_of_another_file_is_refused_record_by_record(tmp_path: Path) -> None:
-    write_rec(tmp_path / "a.rec", {n: rec_header(n, n, encoded(n)) for n in range(3)})
-    (tmp_path / "a.idx").write_text("0\t0\n7\t12\nno index\n9\t99999999\n")
-    found = build(tmp_path / "a.rec", tmp_path / "out", max_rejects=0.9)
-    assert len(found) == 3
-    reasons = rejects(tmp_path / "out")
-    assert reasons.keys() == {"a.rec!7", "a.rec!9"}
-    assert "at byte 12 according to the index, found no complete one" in reasons["a.rec!7"]
-    assert "at byte 99999999 according to the index, found the end of the file at byte" in reasons["a.rec!9"]
 
 
 def test_parquet_with_images(tmp_path: Path) -> None:
