@@ -5,8 +5,7 @@ import io
 import json
 import os
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,6 @@ from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
 from packer.recipe import Recipe
-from packer.recipe.command_line import changed_options, option_words
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
 from packer.sources.item import read_items
@@ -30,8 +28,7 @@ from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.typing.cells import CellTyper
-from shardspec.wording import LONG, counted, cut, found_instead, one_line, program, shorten
+from shardspec.wording import LONG, counted, cut, found_instead, one_line, shorten
 
 EXAMPLES = 3
 """Items named for each reason."""
@@ -45,12 +42,6 @@ _LINE_BYTES = 1 << 26
 
 _NAME = ""
 """The key of an item's name in a row: no column is called so."""
-
-_OF_SOURCES = (
-    *("root", "limit", "keys", "drop", "include", "exclude", "fields_from_path", "sidecars"),
-    *("classes", "classes_from", "label_names"),
-)
-"""Options that a table of rejected items does not need, or that its columns and ``--classes-from`` replace."""
 
 _PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
 _ROW = re.compile(r"row-[0-9]{8,}\Z")
@@ -110,8 +101,6 @@ class RejectsReport(Result):
         The table that was written.
     left_out : int
         Rejected items without a path, which are not in the table.
-    retry : str
-        How to pack the items of the table; empty if there is no way.
     """
 
     path: Path
@@ -122,7 +111,6 @@ class RejectsReport(Result):
     kinds: tuple[RejectKind, ...]
     table: Path | None = None
     left_out: int = 0
-    retry: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the same as JSON."""
@@ -144,10 +132,7 @@ class RejectsReport(Result):
         if self.table is not None:
             written = counted(self.rejected - self.left_out, "item")
             left = f"; {self.left_out} without a path left out" if self.left_out else ""
-            lines.append(
-                f"{self.table}: {written}{left}"
-                + (f"; to try them: {self.retry}" if self.retry and self.rejected else "")
-            )
+            lines.append(f"{self.table}: {written}{left}")
         return "\n".join(lines)
 
 
@@ -167,10 +152,9 @@ def rejects(
         A packed dataset, or the folder of a build.
     out : path, optional
         A table to write, ``.csv`` or ``.jsonl``, with the names of the rejected items relative to the source, and their
-        columns in the source. `RejectsReport.retry` is the command that packs it as the dataset was packed. For items
-        of an archive, the column ``key`` has the names in the archive, for ``--keys``. Inputs of `packer.pack` are in
-        the column ``input``, samples of a packed dataset in ``key``. The folder must exist, outside the dataset. An
-        existing file is replaced.
+        columns in the source. For items of an archive, the column ``key`` has the names in the archive, for
+        ``--keys``. Inputs of `packer.pack` are in the column ``input``, samples of a packed dataset in ``key``. The
+        folder must exist, outside the dataset. An existing file is replaced.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -210,9 +194,9 @@ def rejects(
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
     if target is None:
         return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found)
-    retry = _write_table(target, rows, _origin(layout, manifest))
+    _write_table(target, rows, *_origin(layout, manifest))
     left = rejected - len(rows)
-    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left, retry)
+    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left)
 
 
 def report_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -321,26 +305,6 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
         kind.examples.append(Example(item, reason))
 
 
-class _Origin(NamedTuple):
-    """Origin of the items of a dataset.
-
-    Attributes
-    ----------
-    recipe : mapping
-        The recipe by which they were packed, or the first of several.
-    kind : {"files", "inputs", "samples"}
-    classes : tuple of str
-        The options that number the labels as in the dataset.
-    merged : bool
-        Whether they come from several sources.
-    """
-
-    kind: str = "files"
-    recipe: Mapping[str, Any] = {}
-    classes: tuple[str, ...] = ()
-    merged: bool = False
-
-
 def planned(layout: Layout) -> dict[str, Any]:
     """Return the plan of an unfinished build, or nothing if there is none."""
     plan: dict[str, Any] = {}
@@ -349,47 +313,24 @@ def planned(layout: Layout) -> dict[str, Any]:
     return plan
 
 
-def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
+def _origin(layout: Layout, manifest: Manifest | None) -> tuple[str, Mapping[str, Any]]:
+    """Return whether the items of a dataset are files, inputs or samples, and the recipe by which they were packed."""
     if manifest is None:
         plan = planned(layout)
-        recipe = plan.get("recipe", {})
-        names = recipe.get("classes") or plan.get("classes", {}).get("label")
-        return _Origin("inputs" if plan.get("declared") else "files", recipe, _class_words(names))
+        return "inputs" if plan.get("declared") else "files", plan.get("recipe", {})
     notes = manifest.wall_clock
     kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
-    recipe = next(_recipes([generation.to_json() for generation in manifest.generations]))
-    label = manifest.schema.by_name.get("label")
-    classes = () if label is None or label.classes is None else ("--classes-from", str(layout.root))
-    job = notes.get("job")
-    return _Origin(kind, recipe, classes, isinstance(job, dict) and job.get("kind") == "merge")
+    return kind, manifest.generations[0].recipe
 
 
-def _class_words(names: Sequence[str] | None) -> tuple[str, ...]:
-    return ("--classes", ",".join(names)) if names and not any("," in name for name in names) else ()
-
-
-def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the recipes by which samples were made, including those of joined datasets."""
-    for generation in generations:
-        inputs = generation["recipe"].get("inputs")
-        if inputs is None:
-            yield generation["recipe"]
-        for one in inputs or ():
-            yield from _recipes(one["generations"])
-
-
-def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str:
-    """Write the table, and return the command that packs its items, or another way to do so."""
-    recipe, table = origin.recipe, str(path)
-    words, retry = ["build", table, "OUT", "--root", "SOURCE"], ""
+def _write_table(path: Path, rows: list[dict[str, Any]], kind: str, recipe: Mapping[str, Any]) -> None:
     column = str(recipe.get("path_column") or Recipe.path_column)
-    if origin.kind != "files":
-        column, words = ("input", []) if origin.kind == "inputs" else ("key", [])
-        retry = "packer.pack with these inputs" if origin.kind == "inputs" else ""
+    if kind != "files":
+        column = "input" if kind == "inputs" else "key"
         rows = [{_NAME: row[_NAME]} for row in rows]
     elif rows and all(_is_member(row[_NAME]) for row in rows):
         keys = dict.fromkeys(row[_NAME].partition(MEMBER_MARK)[2] for row in rows)
-        column, words, rows = "key", ["build", "SOURCE", "OUT", "--keys", table], [{_NAME: key} for key in keys]
+        column, rows = "key", [{_NAME: key} for key in keys]
     else:
         rows = [{**row, _NAME: _below_root(row[_NAME], recipe)} for row in rows]
     header = list(dict.fromkeys(name for row in rows for name in row))
@@ -397,19 +338,9 @@ def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str
     written = [{shown: row[name] for name, shown in zip(header, named, strict=True) if name in row} for row in rows]
     if path.suffix.lower() == ".jsonl":
         data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in written)
-        texts: list[str] = []
     else:
         data = _as_csv(path, written, named or [column])
-        texts = [name for name in named if name != column and _looks_like_numbers(written, name)]
     write_output(path, data)
-    if words:
-        given = _option_words(recipe, None if column == "key" else named, texts)
-        takes_labels = column == "key" or any(name in named for name in ("label", str(recipe.get("label_from"))))
-        numbering = origin.classes if takes_labels and recipe.get("label_from") != "none" else ()
-        retry = f"{program()} {shlex.join([*words, *given, *numbering])}" if given is not None else ""
-    if not retry and words:  # neither can be said in words of a command
-        return "the same build with --retry-rejects"
-    return retry + (", with the items of one source at a time" if retry and origin.merged else "")
 
 
 def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
@@ -417,42 +348,6 @@ def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
     roots = [PurePosixPath(root).name for root in recipe.get("root") or ()]
     first, _, rest = name.partition("/")
     return rest if len(roots) > 1 and rest and first in roots else name
-
-
-def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, texts: Sequence[str]) -> list[str] | None:
-    """Return the options of a recipe as words of a command line; None if a command line cannot hold them.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        Columns of the table; None for keys of archives, whose fields stay as they were.
-    texts : sequence of str
-        Columns of texts that look like numbers.
-    """
-    options = {name: value for name, value in changed_options(recipe).items() if name not in _OF_SOURCES}
-    if "frame_folders" in options and (recipe.get("include") or recipe.get("exclude")):
-        return None  # a table does not take the patterns that have chosen the frames
-    if columns is not None:
-        for kind in ("text", "int", "float", "intervals"):
-            named = [*options.get(kind, ()), *(texts if kind == "text" else ())]
-            options[kind] = [name for name in dict.fromkeys(named) if name in columns]
-        if Recipe.path_column in columns:
-            options.pop("path_column", None)
-        if options.get("label_from") not in (*columns, "none"):
-            options.pop("label_from", None)  # the labels of folders are a column of the table
-    try:
-        return option_words(options)
-    except UsageError:
-        return None
-
-
-def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return whether a CSV would turn a column of texts into numbers."""
-    values = [row[name] for row in rows if row.get(name) is not None]
-    typer = CellTyper()
-    if values and isinstance(values[0], str):
-        typer.scan(values)
-    return typer.kind is not str
 
 
 def _is_member(name: str) -> bool:
