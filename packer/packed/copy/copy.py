@@ -7,11 +7,13 @@ from typing import Any
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
-from packer.packed.copy.part import copy_part, is_part, temporary_folder
+from packer.packed.copy.part import copy_part, is_part
 from packer.packed.copy.places import Bucket, DatasetPlace, Folder, Repository
 from packer.packed.copy.transfer import another, holds, in_threads, other_files, prepare, transfer
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
+from packer.workspace.scratch import Scratch
+from readers.staging.layout import dataset_layout
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
@@ -66,10 +68,9 @@ def copy(
     dataset of the same files whose manifest differs, as after `packer.describe`, gets the new manifest.
 
     With `where` or `split`, the copy is a dataset of the selected samples, in their order. From a store, only the shards
-    that hold selected samples are fetched if an expression compares numbers. Texts, and so `split`, are read from all
-    shards. The files are fetched into the folder ``NAME.fetched`` next to `out`, which is deleted at the end, and kept for
-    the next call after an error. On the way to a store, a dataset of the selected samples is first made in the system's
-    folder for temporary files.
+    that hold selected samples are downloaded if an expression compares numbers. Texts, and so `split`, are read from all
+    shards. The files are downloaded into the cache of remote datasets. On the way to a store, a dataset of the selected
+    samples is first made in the system's folder for temporary files.
 
     Parameters
     ----------
@@ -113,28 +114,38 @@ def copy(
     source, target = _source(dataset, storage_options), _target(out, storage_options)
     if f"{target.name}/".startswith(f"{source.name}/"):
         raise UsageError(option="out", expected="a place outside the dataset", found=target.name)
+    if choice:
+        layout = dataset_layout(
+            dataset, storage_options=storage_options if names_store(dataset) else None, name="dataset"
+        )
+        return _copy_part(layout, target, choice, overwrite, listener)
     data = source.manifest()
     if data is None:
         hint = LOG_IN if isinstance(source, Repository) else None
         expected = f"a packed dataset with a {MANIFEST_NAME}"
         raise NotADatasetError(place=source.name, expected=expected, found="none", hint=hint)
-    manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
-    if not choice:
-        return _copy_files(source, target, data, overwrite, listener)
+    return _copy_files(source, target, data, overwrite, listener)
+
+
+def _copy_part(
+    layout: Layout, target: DatasetPlace, choice: Mapping[str, str], overwrite: bool, listener: ProgressListener
+) -> CopyResult:
     old = target.manifest()
     if old is not None and not overwrite:
-        return _check_made(target, Manifest.loads(old, target.place(MANIFEST_NAME)), manifest, choice)
+        return _check_made(target, Manifest.loads(old, target.place(MANIFEST_NAME)), layout.load(), choice)
     if isinstance(target, Folder):
         names = sorted(target.names())
-        if old is None and names and not Layout(target.root).build.exists():  # before anything is fetched
+        if old is None and names and not Layout(target.root).build.exists():  # before anything is downloaded
             raise other_files(target, names)
-        work = target.root.with_name(f"{target.root.name}.fetched")
-        made = copy_part(source, data, target.root, choice, overwrite=overwrite, work=work, listener=listener)
+        made = copy_part(layout, target.root, choice, listener, overwrite=overwrite)
         return CopyResult(target.name, made, len(made.entries), 0)
-    with temporary_folder() as folder:
-        part = Folder(folder / "part")
-        copy_part(source, data, part.root, choice, work=folder / "fetched", listener=listener)
+    scratch = Scratch()
+    try:
+        part = Folder(scratch.path / "part")
+        copy_part(layout, part.root, choice, listener)
         return _copy_files(part, target, (part.root / MANIFEST_NAME).read_bytes(), overwrite, listener)
+    finally:
+        scratch.close()
 
 
 def _copy_files(
