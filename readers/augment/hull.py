@@ -99,7 +99,7 @@ class KeepHull(Painting[None]):
         def paint(image: npt.NDArray[Any], at: int, fill: Fill) -> None:
             outside = np.full(image.shape[:2], 255, np.uint8)
             _fill_polygon(outside, polygons[at], 0)
-            _set_where(image, outside, fill)
+            image[outside > 0] = fill
 
         return paint
 
@@ -124,12 +124,3 @@ def _fill_polygon(image: npt.NDArray[Any], polygon: npt.NDArray[np.float32], fil
     inside = np.zeros(image.shape[:2], np.uint8)
     cv2.fillConvexPoly(inside, fixed, 1, shift=_SUBPIXEL)
     image[inside > 0] = fill
-
-
-def _set_where(image: npt.NDArray[Any], where: npt.NDArray[np.uint8], fill: Fill) -> None:
-    """Set the pixels of an image (H, W, ...) where a (H, W) array is not zero."""
-    if fill == 0 and image.dtype == np.uint8 and image.ndim == 3:
-        # four times faster than indexing with a mask
-        cv2.copyTo(np.zeros_like(image), where, image)
-        return
-    image[where > 0] = fill
