@@ -24,9 +24,6 @@ MAX_FOLDS = 100
 SPLIT_NAMES = frozenset(("train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"))
 """Usual names of splits."""
 
-_FEW_GROUPS = 200
-"""Maximum number of groups for which pairs are exchanged to come closer to the ratios."""
-
 
 def assign_rows(
     rows: int,
@@ -102,8 +99,7 @@ def assign_groups(
     Large groups are placed first, each in the split that lacks most samples, so that small groups even out what large
     ones leave. Among groups whose sizes have the same number of binary digits, the order is that of SHA-256 of (seed,
     name), so each seed gives another assignment. No split stays empty. If as many groups of a class are left as splits
-    lack the class, these splits get them. If few groups miss the ratios by more than a tenth of the samples, pairs of
-    groups with the same classes change places while that helps.
+    lack the class, these splits get them.
 
     With `strata`, each group goes to the split that lacks most of the group's strata and of its size, summed as shares
     of the whole dataset's.
@@ -142,9 +138,6 @@ def assign_groups(
         lacking[split] -= sizes[group]
         chosen[group] = split
         needs.place(group, split)
-    if strata is None and len(order) <= _FEW_GROUPS:
-        kinds = None if classes is None else [frozenset(of) for of in classes]
-        _exchange_pairs(order.tolist(), sizes, lacking, chosen, kinds)
     return chosen
 
 
@@ -173,33 +166,6 @@ def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArr
     draws = np.fromiter((draw(seed, name)[:16] for name in names), "S16", len(sizes))
     digits = np.fromiter((-size.bit_length() for size in sizes), np.int8, len(sizes))
     return np.lexsort((draws, digits))
-
-
-def _exchange_pairs(
-    order: Sequence[int],
-    sizes: Sequence[int],
-    lacking: dict[str, float],
-    chosen: list[str],
-    kinds: Sequence[Collection[int]] | None,
-) -> None:
-    """Exchange groups with the same classes, the best pair first, while the ratios are missed by more than a tenth."""
-    slack = sum(sizes) / 10
-    while sum(map(abs, lacking.values())) > slack:
-        best, pair = 0.0, None
-        for place, one in enumerate(order):
-            for two in order[place + 1 :]:
-                first, second, more = chosen[one], chosen[two], sizes[two] - sizes[one]
-                if first != second and more and (kinds is None or kinds[one] == kinds[two]):
-                    missed = abs(lacking[first]) + abs(lacking[second])
-                    gain = missed - abs(lacking[first] - more) - abs(lacking[second] + more)
-                    if gain > best + 1e-6:
-                        best, pair = gain, (one, two)
-        if pair is None:
-            return
-        one, two = pair
-        lacking[chosen[one]] -= sizes[two] - sizes[one]
-        lacking[chosen[two]] += sizes[two] - sizes[one]
-        chosen[one], chosen[two] = chosen[two], chosen[one]
 
 
 class Shares:

@@ -177,36 +177,6 @@ def test_the_assignment_of_a_seed_never_changes() -> None:
     assert parts.tolist() == [0, 1, 0, 2, 1, 0, 1, 0, 0, 2, 2, 0]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_of_few_groups_the_largest_part_gets_the_largest(seed: int) -> None:
-    """Groups of 60, 40 and 20 samples have sizes of the same number of binary digits, or nearly."""
-    parts = assign_groups(["a", "b", "c"], [60, 40, 20], {"train": 0.8, "val": 0.1, "test": 0.1}, seed)
-    assert parts[0] == "train"
-    assert sorted(parts) == ["test", "train", "val"]
-
-
-@given(sizes=st.lists(st.integers(1, 300), min_size=3, max_size=30), seed=st.integers(0, 3))
-def test_no_exchange_of_two_groups_brings_missed_ratios_nearer(sizes: list[int], seed: int) -> None:
-    ratios = {"train": 0.7, "val": 0.2, "test": 0.1}
-    names = [str(number) for number in range(len(sizes))]
-    total = sum(sizes)
-
-    def missed(parts: list[str]) -> float:
-        return sum(
-            abs(share * total - sum(size for size, part in zip(sizes, parts, strict=True) if part == name))
-            for name, share in ratios.items()
-        )
-
-    parts = assign_groups(names, sizes, ratios, seed)
-    found = missed(parts)
-    if found > total / 10:
-        for one in range(len(sizes)):
-            for two in range(one):
-                swapped = list(parts)
-                swapped[one], swapped[two] = swapped[two], swapped[one]
-                assert missed(swapped) > found - 1e-3
-
-
 @pytest.mark.parametrize("stratify", [True, False])
 def test_memory_grows_with_the_classes_of_groups_not_with_their_square(stratify: bool) -> None:
     groups, classes = 4, 3000
