@@ -1,6 +1,5 @@
 """Read a list of item keys of an archive, with labels or further columns, from JSON, lines of text, or a table."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ import numpy as np
 
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.item import Item
+from packer.sources.json_values import parse_json
 from packer.sources.tables.opening import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
 from shardspec.typing.frames import Cells, read_cells
-from shardspec.wording import counted, found_instead, quote_some, shorten
+from shardspec.wording import counted, quote_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
 _TEXT_SUFFIXES = (".txt", ".lst", ".list")
@@ -111,9 +111,9 @@ def _stem(name: str) -> str:
 
 def _read_json(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"expected JSON, {found_instead(error)}", place=path) from error
+        document = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(str(error), place=path) from error
     if isinstance(document, dict):
         return [(key, value if isinstance(value, dict) else {"label": value}) for key, value in document.items()]
     if not isinstance(document, list):

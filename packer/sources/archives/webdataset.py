@@ -4,11 +4,10 @@ The key is the path up to the first dot of the file name; the rest is the name o
 without unpacking. Texts, numbers and JSON are read when the items are listed; arrays are read when the item is packed.
 """
 
-import json
 import re
 from array import array
 from collections import defaultdict
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,11 @@ from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
 from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import Item, ItemFile, item_list
+from packer.sources.json_values import parse_json
 from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
 from packer.workspace.hashing import repeated
 from shardspec.errors import ItemError
-from shardspec.wording import found_instead, list_some, shorten
+from shardspec.wording import list_some, shorten
 
 VALUE_BYTES_MAX = 1 << 20
 """Largest text or JSON document, in bytes. They are read when the items are listed."""
@@ -224,38 +224,18 @@ def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:
             place=shorten(member.name), expected=f"at most {VALUE_BYTES_MAX} bytes in a .{last}", found=member.size
         )
     try:
-        text = member.data.decode("utf-8-sig")
+        text = "" if last in _DOCUMENTS else member.data.decode("utf-8-sig")
+        document = parse_json(member.data) if last in _DOCUMENTS else None
     except UnicodeDecodeError as error:
         raise ItemError(place=shorten(member.name), expected="text in UTF-8", found="other bytes") from error
+    except ValueError as error:
+        raise ItemError(str(error), place=shorten(member.name)) from error
     if last in _TEXTS:
         return {suffix: text}
     if last in _NUMBERS:
         text = text.strip()
         return {suffix: int(text) if _INTEGER.match(text) else text or None}
-    document = parse_json(text, member.name)
     if not isinstance(document, dict):
         return {suffix: document}
     stem = suffix.rpartition(".")[0]
     return {f"{stem}_{name}" if stem else name: value for name, value in document.items()}
-
-
-def parse_json(text: str, name: str) -> Any:
-    """Parse JSON in which NaN means that a value is missing.
-
-    Raises
-    ------
-    ItemError
-        If the text is not JSON, is nested too deeply, or has numbers that are not finite.
-    """
-    try:
-        return json.loads(text, parse_constant=_parse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ItemError(f"expected JSON, {found_instead(error)}", place=shorten(name)) from error
-
-
-def _parse_constant(word: str) -> Any:
-    return None if word == "NaN" else _refuse(word)
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no finite number")

@@ -1,19 +1,17 @@
 """Sidecars: ``.txt`` or ``.json`` files next to an item, with the same stem, whose content becomes fields."""
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
-from packer.sources.tables.json_lines import without_doubles
+from packer.sources.json_values import parse_json
 from packer.vision.faults import may_pass
 from shardspec.errors import BuildError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import LONG, found_instead, list_some, shorten
+from shardspec.wording import LONG, list_some, shorten
 
 TEXT, OBJECT = ".txt", ".json"
 """Suffixes of sidecars, in lower or upper case."""
@@ -29,9 +27,6 @@ RENAMED = "sidecar_"
 
 SIDECAR_BYTES = 2**20
 """Largest sidecar in bytes. Sidecars become part of the plan."""
-
-_DEPTH = 32
-"""Most levels of lists and objects in a JSON file."""
 
 
 def sidecar_suffix(name: str) -> str | None:
@@ -96,55 +91,18 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error
     if len(data) > SIDECAR_BYTES:
         raise ValueError(f"expected at most {SIDECAR_BYTES:,} bytes, found more")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"expected UTF-8, found the byte 0x{data[error.start]:02x} at {error.start}") from error
     if sidecar_suffix(path.name) == TEXT:
-        return {TEXT_COLUMN: text.strip() or None}
+        try:
+            return {TEXT_COLUMN: data.decode("utf-8-sig").strip() or None}
+        except UnicodeDecodeError as error:
+            raise ValueError(f"expected UTF-8, found the byte 0x{data[error.start]:02x} at {error.start}") from error
+    document = parse_json(data)
+    if not isinstance(document, dict):
+        raise ValueError(f"expected a JSON object, found {type(document).__name__}")
     columns: dict[str, Any] = {}
-    for name, value in _parse_object(text).items():
+    for name, value in document.items():
         column = f"{RENAMED}{field_name(name)}" if field_name(name) in RESERVED else name
         if column in columns:
             raise ValueError(f"expected names of different columns, found two that become {column!r}")
         columns[column] = value
     return columns
-
-
-def _parse_object(text: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=without_doubles
-        )
-        if "\\u" in text:  # half of a surrogate pair is not a character
-            json.dumps(document, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"expected a JSON object, {found_instead(error)}") from error
-    except RecursionError as error:
-        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"expected a JSON object, found {type(document).__name__}")
-    _check_depth(document)
-    return document
-
-
-def _check_depth(document: Any) -> None:
-    level = [document]
-    for _ in range(_DEPTH):
-        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
-        level = [value for value in inner if isinstance(value, dict | list)]
-    if level:
-        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more")
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"expected finite numbers, found {name}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"expected finite numbers, found {shorten(text)}")
-    return value

@@ -1,14 +1,13 @@
 """Tables of JSON lines."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packer.sources.json_values import parse_json
 from packer.sources.tables.base import Lines, Passes
 from packer.sources.tables.chunks import Chunk, chunks_of
 from shardspec.errors import UsageError
-from shardspec.wording import counted
 
 
 class JsonLinesTable:
@@ -34,16 +33,13 @@ class JsonLinesTable:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
+                place = f"{self._path}, line {number}"
                 try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                    row = json.loads(text, object_pairs_hook=without_doubles)
-                except (ValueError, RecursionError) as error:
-                    raise UsageError(
-                        f"expected a JSON object, {error}", place=f"{self._path}, line {number}"
-                    ) from error
+                    row = parse_json(line)
+                except ValueError as error:
+                    raise UsageError(str(error), place=place) from error
                 if not isinstance(row, dict):
-                    found = type(row).__name__
-                    raise UsageError(place=f"{self._path}, line {number}", expected="a JSON object", found=found)
+                    raise UsageError(place=place, expected="a JSON object", found=type(row).__name__)
                 if is_first:
                     self._lines.append(number)
                 yield row
@@ -53,17 +49,3 @@ class JsonLinesTable:
 
     def where(self, row: int) -> str:
         return self._lines.where(row)
-
-
-def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object from its pairs, for `json.loads`.
-
-    Raises
-    ------
-    ValueError
-        If a name occurs twice, since Python would take the last value and other parsers the first.
-    """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} repeated")
-    return found

@@ -1,0 +1,52 @@
+"""Parse JSON of sources: sidecars, members of archives, and lines of tables."""
+
+import json
+from typing import Any
+
+from shardspec.wording import counted, found_instead
+
+_DEPTH = 32
+"""Most levels of lists and objects."""
+
+
+def parse_json(data: bytes) -> Any:
+    """Parse JSON in UTF-8. NaN becomes None, a missing value.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not JSON, an object has a name twice, of which Python would take the last and other parsers the
+        first, a number is infinite, or the values are nested too deeply.
+    """
+    try:
+        document = json.loads(
+            data.decode("utf-8-sig"), parse_constant=_parse_constant, object_pairs_hook=_without_doubles
+        )
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected JSON, {found_instead(error)}") from error
+    except RecursionError as error:
+        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more") from error
+    if data.count(b"[") + data.count(b"{") > _DEPTH:  # else it cannot be deeper
+        _check_depth(document)
+    return document
+
+
+def _check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(_DEPTH):
+        inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+        level = [value for value in inner if isinstance(value, dict | list)]
+    if level:
+        raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more")
+
+
+def _parse_constant(word: str) -> None:
+    if word != "NaN":
+        raise ValueError(f"expected finite numbers, found {word}")
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} repeated")
+    return found
