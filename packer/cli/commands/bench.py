@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SECONDS,
         help=f"length of a run in seconds (default: {DEFAULT_SECONDS:g})",
     )
-    parser.add_argument(
-        "--batches", metavar="N", type=int, default=1, help="smallest number of batches in a packed run (default: 1)"
-    )
     parser.add_argument("--root", metavar="DIR", action="append", default=[], help="as for packer build (repeatable)")
     parser.add_argument("--boxes", metavar="BOXES", help="as for packer build, if the dataset was built with boxes")
     add_output_arguments(parser)

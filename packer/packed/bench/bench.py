@@ -1,10 +1,9 @@
 """``packer bench``: compare reading raw files with reading the packed dataset, on the user's own data and recipe."""
 
 import os
-import platform
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import is_storable, make_plan
 from packer.jobs.child import SyncChild
 from packer.jobs.progress import ProgressListener, Stage, listener_of
-from packer.packed.bench.report import BenchReport, Packing, Side
+from packer.packed.bench.report import BenchReport, Run, Side
 from packer.packed.plan import recipe_as_built
 from packer.recipe import Recipe
 from packer.recipe.checks import checked
@@ -31,8 +30,8 @@ DEFAULT_SECONDS = 3.0
 DEFAULT_BATCH_SIZE = 64
 _SEED = 0
 """Seed of the choice of items, so that every call measures the same items."""
-_POLL_S = 0.05
-"""Interval at which memory is measured while a process works."""
+_SIDE = "packer.packed.bench.side"
+_POLL_S = 1.0
 
 
 def bench(
@@ -43,7 +42,6 @@ def bench(
     batch_size: int = DEFAULT_BATCH_SIZE,
     runs: int = DEFAULT_RUNS,
     seconds: float = DEFAULT_SECONDS,
-    batches: int = 1,
     root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     boxes: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
@@ -70,8 +68,6 @@ def bench(
     seconds : float
         Length of a run, above 0. Packed runs take at least this time. Raw runs pass over the items that fit into this
         time in the first run.
-    batches : int
-        Minimum number of batches in a packed run, 1 or more.
     root : path, or sequence of path
         As for the build, because the manifest holds only the names of the folders.
     boxes : path, optional
@@ -91,10 +87,7 @@ def bench(
         If a side cannot be measured.
     """
     source, packed = given_path("source", source), given_path("packed", packed)
-    batch_size, runs, batches = (
-        checked(name, value, int, minimum=1)
-        for name, value in (("batch_size", batch_size), ("runs", runs), ("batches", batches))
-    )
+    batch_size, runs = checked("batch_size", batch_size, int, minimum=1), checked("runs", runs, int, minimum=1)
     seconds = checked("seconds", seconds, float, above=0)
     manifest = Layout(packed).load()
     roots = [root] if isinstance(root, str | os.PathLike) else root
@@ -104,27 +97,32 @@ def bench(
     items = _shuffled(listing, recipe)
     count = count_workers(workers, recipe.preset, len(items))
     shares = [[item.to_line() for item in items[number::count]] for number in range(min(count, len(items)))]
-    reading = {"path": str(packed), "batch_size": batch_size, "workers": count, "seconds": seconds, "batches": batches}
     with ExitStack() as stack:
         stage = stack.enter_context(Stage(listener_of(progress), "measuring", 2 + 2 * runs, "passes"))
-        raw = [
-            stack.enter_context(
-                MeasuredProcess(
-                    "packer.packed.bench.raw", {"recipe": recipe.to_json(), "items": share, "seconds": seconds}
-                )
-            )
-            for share in shares
-        ]
-        warmed = gather(raw)
+
+        def start(requests: Sequence[Mapping[str, Any]]) -> list[SyncChild]:
+            processes = [stack.enter_context(SyncChild([_SIDE])) for _ in requests]
+            for process, request in zip(processes, requests, strict=True):
+                process.send(request)
+            return processes
+
+        raw = start([{"recipe": recipe.to_json(), "items": share, "seconds": seconds} for share in shares])
+        warmed = _answers(raw)
         stage.advance()
-        measured_items = sum(answer["items"] for answer in warmed)
         # Only now: the warm-ups of the two sides must not slow each other down.
-        reader = stack.enter_context(MeasuredProcess("readers.loader.measure", reading))
-        gather([reader])
+        packed_request = {"path": str(packed), "batch_size": batch_size, "workers": count, "seconds": seconds}
+        reader = start([packed_request])
+        _answers(reader)
         stage.advance()
-        raw_side, packed_side = _take_turns(raw, reader, runs, stage)
-    stored = manifest.stored_bytes
-    if not raw_side["samples"]:
+        found: tuple[list[Run], list[Run]] = ([], [])
+        for _ in range(runs):
+            for processes, taken in zip((raw, reader), found, strict=True):
+                for process in processes:
+                    process.send({"do": "run"})
+                taken.append(Run.of(_answers(processes)))
+                stage.advance()
+    measured_items = sum(answer["items"] for answer in warmed)
+    if not any(run.samples for run in found[0]):
         reason = next((answer["reason"] for answer in warmed if answer["reason"]), "no reason is known")
         raise UsageError(
             place=source, expected="items that yield samples", found=f"none among the {measured_items} tried ({reason})"
@@ -134,98 +132,36 @@ def bench(
         packed=str(packed),
         format=manifest.format,
         same_source=_is_same_source(manifest, recipe, listing),
-        machine={"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
         workers=count,
         batch_size=batch_size,
         seconds=seconds,
         items=len(items),
         measured_items=measured_items,
         samples=manifest.samples,
-        raw=Side.of_runs(raw_side, manifest.samples),
-        reading=Side.of_runs(
-            {**packed_side, "file_bytes": stored / manifest.samples * packed_side["samples"]}, manifest.samples
-        ),
-        packing=_packing_of(manifest),
+        raw=Side.of_runs(found[0], manifest.samples),
+        reading=Side.of_runs(found[1], manifest.samples),
+        packing_s=_packing_time(manifest),
     )
 
 
-class MeasuredProcess(SyncChild):
-    """``python -m MODULE``, which answers each line of JSON with a line of JSON.
+def _answers(processes: Sequence[SyncChild]) -> list[dict[str, Any]]:
+    """Take one answer from each process.
 
-    Parameters
-    ----------
-    request : mapping
-        The first line. `gather` takes its answer, too.
-
-    Attributes
-    ----------
-    peak_bytes : int
-        Peak of the anonymous and shared memory, without mapped page cache; 0 if the system does not report it.
+    Raises
+    ------
+    BuildError
+        If a process has ended, or reports a failure.
     """
-
-    def __init__(self, module: str, request: Mapping[str, Any]) -> None:
-        self.module = module
-        self.peak_bytes = 0
-        super().__init__([module])
-        self.send(request)
-
-    def result(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the answer of the process, or None if there is none yet.
-
-        Raises
-        ------
-        BuildError
-            If the process has ended, or reports a failure.
-        """
-        found = self.answer(timeout_s)
-        if found is None:
-            return None
-        if found["event"] == "died":
-            raise BuildError(place=self.module, expected="an answer", found=f"that it ended ({self.describe_death()})")
-        if found["event"] == "failed":
-            raise BuildError(found["message"])
-        return found
-
-    def look(self) -> None:
-        """Record the memory that the process uses now."""
-        now = 0
-        with suppress(OSError):  # not Linux, or the process has ended
-            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-                if line.startswith(("RssAnon:", "RssShmem:")):
-                    now += int(line.split()[1]) * 1024
-        self.peak_bytes = max(self.peak_bytes, now)
-
-
-def gather(processes: Sequence[MeasuredProcess]) -> list[dict[str, Any]]:
-    """Take one answer from each process, and measure their memory until all have answered."""
-    answers: dict[int, dict[str, Any]] = {}
-    while len(answers) < len(processes):
-        for number, process in enumerate(processes):
-            process.look()
-            if number not in answers and (answer := process.result(_POLL_S / len(processes))) is not None:
-                answers[number] = answer
-    return [answers[number] for number in range(len(processes))]
-
-
-def _take_turns(
-    raw: list[MeasuredProcess], reader: MeasuredProcess, runs: int, stage: Stage
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run both sides in turn, and return the sums and rates of their runs for `Side.of_runs`."""
-    sides: list[dict[str, Any]] = [{"rates": [], "cpu_s": [], "samples": 0, "file_bytes": 0} for _ in range(2)]
-    for _ in range(runs):
-        for side, processes in zip(sides, (raw, [reader]), strict=True):
-            for process in processes:
-                process.send({"do": "run"})
-            answers = gather(processes)
-            # Rates are added, because the time of the slowest process would include the idle time of the others.
-            side["rates"].append(sum(a["samples"] / a["seconds"] for a in answers))
-            side["cpu_s"].append(sum(a["cpu_s"] for a in answers) / max(1, sum(a["samples"] for a in answers)))
-            side["samples"] += sum(a["samples"] for a in answers)
-            side["file_bytes"] += sum(a.get("bytes", 0) for a in answers)
-            stage.advance()
-    for side, processes in zip(sides, (raw, [reader]), strict=True):
-        side["peak_bytes"] = sum(process.peak_bytes for process in processes)
-    return sides[0], sides[1]
+    answers = []
+    for process in processes:
+        while (answer := process.answer(_POLL_S)) is None:
+            pass
+        if answer["event"] == "died":
+            raise BuildError(place=_SIDE, expected="an answer", found=f"that it ended ({process.describe_death()})")
+        if answer["event"] == "failed":
+            raise BuildError(answer["message"])
+        answers.append(answer)
+    return answers
 
 
 def _recipe_of(packed: Path, manifest: Manifest) -> Recipe:
@@ -273,9 +209,7 @@ def _is_same_source(manifest: Manifest, recipe: Recipe, listing: Listing) -> boo
     return plan.fingerprint == made.fingerprint
 
 
-def _packing_of(manifest: Manifest) -> Packing | None:
-    """Return the build's recorded time, or None if it took several sessions, or another job made the dataset since."""
+def _packing_time(manifest: Manifest) -> float | None:
+    """Return the build's recorded seconds, or None if it took several sessions, or another job made the dataset since."""
     clock = manifest.wall_clock
-    if clock.get("sessions") == 1 and clock.get("tasks_run"):
-        return Packing(float(clock["seconds"]), recorded=True)
-    return None
+    return float(clock["seconds"]) if clock.get("sessions") == 1 and clock.get("tasks_run") else None

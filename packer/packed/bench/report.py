@@ -1,14 +1,32 @@
 """The results of `packer bench`, as JSON and for people."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from packer.jobs.result import Result
 from shardspec.wording import counted
 
-_MB = 1e6
+
+class Run(NamedTuple):
+    """What the processes of one side did in one run: sums over the processes."""
+
+    samples: int
+    samples_per_s: float
+    cpu_s: float
+    bytes: float
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, answers: Sequence[Mapping[str, Any]]) -> Self:
+        """Add up the answers of the processes."""
+        # Rates are added, because the time of the slowest process would include the idle time of the others.
+        rate = sum(answer["samples"] / answer["seconds"] for answer in answers)
+        samples, cpu_s, size, memory = (
+            sum(answer[name] for answer in answers) for name in ("samples", "cpu_s", "bytes", "memory_bytes")
+        )
+        return cls(samples, rate, cpu_s, size, memory)
 
 
 @dataclass(frozen=True)
@@ -19,8 +37,8 @@ class Side:
     ----------
     rates : tuple of float
         Samples per second of each run.
-    peak_bytes : int
-        Sum over the processes of the side, without mapped page cache; 0 if the system does not report it.
+    memory_bytes : int
+        Most after a run, without mapped page cache; 0 if the system does not report it.
     file_bytes_per_sample : float
         Bytes of the files that hold a sample, including bytes from the page cache.
     epoch_s, epoch_cpu_s : float
@@ -30,39 +48,25 @@ class Side:
     samples_per_s: float
     rates: tuple[float, ...]
     cpu_s_per_sample: float
-    peak_bytes: int
+    memory_bytes: int
     file_bytes_per_sample: float
     epoch_s: float
     epoch_cpu_s: float
 
     @classmethod
-    def of_runs(cls, found: Mapping[str, Any], samples: int) -> Self:
-        """Make a side from the sums of its runs, and the number of samples in an epoch."""
-        rate, cpu_s = statistics.median(found["rates"]), statistics.median(found["cpu_s"])
-        measured = max(1, found["samples"])
+    def of_runs(cls, runs: Sequence[Run], samples: int) -> Self:
+        """Make a side from its runs, and the number of samples in an epoch."""
+        rate = statistics.median(run.samples_per_s for run in runs)
+        cpu_s = statistics.median(run.cpu_s / max(1, run.samples) for run in runs)
         return cls(
             samples_per_s=rate,
-            rates=tuple(found["rates"]),
+            rates=tuple(run.samples_per_s for run in runs),
             cpu_s_per_sample=cpu_s,
-            peak_bytes=found["peak_bytes"],
-            file_bytes_per_sample=found["file_bytes"] / measured,
+            memory_bytes=max(run.memory_bytes for run in runs),
+            file_bytes_per_sample=sum(run.bytes for run in runs) / max(1, sum(run.samples for run in runs)),
             epoch_s=samples / rate if rate else 0.0,
             epoch_cpu_s=samples * cpu_s,
         )
-
-
-@dataclass(frozen=True)
-class Packing:
-    """The time that packing took.
-
-    Attributes
-    ----------
-    recorded : bool
-        Whether the manifest records the time. Otherwise it is estimated as one raw epoch, which does the same work.
-    """
-
-    seconds: float
-    recorded: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +78,6 @@ class BenchReport(Result):
     source, packed, format : str
     same_source : bool
         Whether the source is, file by file, what the dataset was built from.
-    machine : dict
     workers, batch_size : int
     seconds : float
         Length of a run.
@@ -83,15 +86,14 @@ class BenchReport(Result):
     samples : int
         Samples of the dataset: one epoch.
     raw, reading : Side
-    packing : Packing or None
-        None if the manifest does not record it.
+    packing_s : float or None
+        The time that packing took; None if the manifest does not record it.
     """
 
     source: str
     packed: str
     format: str
     same_source: bool
-    machine: Mapping[str, Any]
     workers: int
     batch_size: int
     seconds: float
@@ -100,31 +102,30 @@ class BenchReport(Result):
     samples: int
     raw: Side
     reading: Side
-    packing: Packing | None
+    packing_s: float | None
 
     @property
-    def pack(self) -> Packing:
-        """The time that packing took, estimated if it is not recorded."""
-        return self.packing or Packing(self.raw.epoch_s, recorded=False)
+    def pack_s(self) -> float:
+        """The time that packing took. If it is not recorded, one raw epoch, which does the same work."""
+        return self.raw.epoch_s if self.packing_s is None else self.packing_s
 
     @property
     def paid_after_epochs(self) -> float | None:
         """Number of epochs after which packing has cost less than it saved, or None if a raw epoch is no slower."""
         saved_s = self.raw.epoch_s - self.reading.epoch_s
-        return self.pack.seconds / saved_s if saved_s > 0 else None
+        return self.pack_s / saved_s if saved_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON."""
-        document = {name: value for name, value in vars(self).items() if name not in ("raw", "reading", "packing")}
+        document = {name: value for name, value in vars(self).items() if name not in ("raw", "reading", "packing_s")}
         return {
             **document,
-            "machine": dict(self.machine),
             "runs": len(self.raw.rates),
             "raw": {**vars(self.raw), "rates": list(self.raw.rates)},
             "read": {**vars(self.reading), "rates": list(self.reading.rates)},
             "times_faster": self.reading.samples_per_s / self.raw.samples_per_s,
-            "pack_s": self.pack.seconds,
-            "pack_s_recorded": self.pack.recorded,
+            "pack_s": self.pack_s,
+            "pack_s_recorded": self.packing_s is not None,
             "paid_after_epochs": self.paid_after_epochs,
         }
 
@@ -135,7 +136,7 @@ class BenchReport(Result):
             ("", "raw", f"packed ({self.format})"),
             ("samples/s", *(_rate(side) for side in sides)),
             ("CPU ms per sample", *(f"{side.cpu_s_per_sample * 1e3:.3g}" for side in sides)),
-            ("peak memory, MB", *(f"{side.peak_bytes / _MB:,.0f}" if side.peak_bytes else "?" for side in sides)),
+            ("memory, MB", *(f"{side.memory_bytes / 1e6:,.0f}" if side.memory_bytes else "?" for side in sides)),
             ("file bytes per sample", *(f"{side.file_bytes_per_sample:,.0f}" for side in sides)),
             (f"epoch of {self.samples:,}, s", *(_figure(side.epoch_s) for side in sides)),
             ("its CPU time, s", *(_figure(side.epoch_cpu_s) for side in sides)),
@@ -151,12 +152,12 @@ class BenchReport(Result):
     def _remarks(self) -> list[str]:
         how = (
             "as the manifest says"
-            if self.pack.recorded
+            if self.packing_s is not None
             else "estimated as one raw epoch: only a build in one session records it"
         )
         paid = self.paid_after_epochs
         lines = [
-            f"Packing took {_figure(self.pack.seconds)} s ({how}) "
+            f"Packing took {_figure(self.pack_s)} s ({how}) "
             + (
                 "and never pays off: reading raw is as fast."
                 if paid is None

@@ -1,6 +1,7 @@
 """`packer bench`: what is counted on each side, and what it comes to."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,7 @@ from support.command import run_packer
 from support.errors import raises
 
 from packer import BenchReport, bench, build, convert
-from packer.packed.bench.bench import MeasuredProcess, gather
-from packer.packed.bench.report import Packing, Side
-from packer.sources.opening import open_source
+from packer.packed.bench.report import Run, Side
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
 
@@ -22,53 +21,11 @@ SIDE_KEYS = {
     "samples_per_s": float,
     "rates": list,
     "cpu_s_per_sample": float,
-    "peak_bytes": int,
+    "memory_bytes": int,
     "file_bytes_per_sample": float,
     "epoch_s": float,
     "epoch_cpu_s": float,
 }
-
-
-def ask(process: MeasuredProcess) -> dict[str, Any]:
-    return gather([process])[0]
-
-
-def test_raw_passes_count_every_sample_of_every_item(mixed: Path, reference: Path) -> None:
-    manifest = Layout(reference).load()
-    listing = open_source(mixed, reference).list_items("folder", "path")
-    items = [item.to_line() for item in listing.items]
-    request = {"recipe": dict(manifest.generations[-1].recipe), "items": items, "seconds": 1000.0}
-    with MeasuredProcess("packer.packed.bench.raw", request) as process:
-        assert ask(process) == {"event": "ready", "items": len(items), "reason": None}
-        for _ in range(2):
-            process.send({"do": "run"})
-            found = ask(process)
-            assert found["samples"] == manifest.samples
-            assert found["bytes"] == sum(item.bytes for item in listing.items)
-            assert found["seconds"] > 0
-            assert found["cpu_s"] > 0
-        assert process.peak_bytes > 10**6
-
-
-def test_raw_passes_take_the_items_that_fit_into_the_time(mixed: Path, reference: Path) -> None:
-    recipe = dict(Layout(reference).load().generations[-1].recipe)
-    items = [item.to_line() for item in open_source(mixed, reference).list_items("folder", "path").items]
-    with MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": items, "seconds": 1e-9}) as process:
-        assert ask(process) == {"event": "ready", "items": 1, "reason": None}
-        process.send({"do": "run"})
-        assert ask(process)["samples"] >= 1
-
-
-def test_packed_runs_reach_both_floors(reference: Path) -> None:
-    request = {"path": str(reference), "batch_size": 16, "workers": 1, "seconds": 0.01, "batches": 30}
-    samples = Layout(reference).load().samples
-    with MeasuredProcess("readers.loader.measure", request) as process:
-        assert ask(process) == {"event": "ready", "samples": samples}
-        process.send({"do": "run"})
-        found = ask(process)
-    assert found["seconds"] >= 0.01
-    per_epoch = -(-samples // 16)
-    assert found["samples"] >= 30 // per_epoch * samples, "30 batches of epochs that end with a smaller one"
 
 
 def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +36,7 @@ def test_companions_of_the_items_are_read_too(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)  # the dataset knows the file with the boxes by its name
     how: dict[str, Any] = {"preset": "faces", "boxes": "boxes.json", "min_face": 20, "also": "mask", "size": 16}
     build("in/table.csv", "out", progress=False, workers=1, **how)
-    found = bench("in/table.csv", "out", workers=1, batch_size=1, runs=1, seconds=0.01, batches=1)
+    found = bench("in/table.csv", "out", workers=1, batch_size=1, runs=1, seconds=0.01)
     assert (found.same_source, found.measured_items) == (True, 1)
 
 
@@ -109,7 +66,7 @@ def test_the_command_prints_a_table_and_says_that_the_source_has_changed(tmp_pat
     table = run_packer("bench", source, tmp_path / "out", *QUICK).stdout
     assert "raw" in table.splitlines()[0]
     assert "packed (lmdb)" in table.splitlines()[0]
-    for row in ("samples/s", "CPU ms per sample", "peak memory, MB", "file bytes per sample", "epoch of 2, s"):
+    for row in ("samples/s", "CPU ms per sample", "memory, MB", "file bytes per sample", "epoch of 2, s"):
         assert row in table
     assert "Packing took" in table
     assert "not, file by file, what the dataset was built from" in table
@@ -123,7 +80,7 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
     convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
     for name in ("npy", "hdf5"):
         found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
-        assert (found.same_source, found.pack.recorded) == (True, False)
+        assert (found.same_source, found.packing_s) == (True, None)
         assert "estimated as one raw epoch" in found.describe()
         assert "not, file by file" not in found.describe()
     write_images(source, ["d.jpg"])
@@ -150,7 +107,7 @@ def test_the_boxes_of_the_build_are_named_again(tmp_path: Path) -> None:
     source, boxes = write_images(tmp_path / "source", ["a.png"]), tmp_path / "boxes.csv"
     boxes.write_text("path,frame,x0,y0,x1,y1\na.png,0,1,1,9,9\n")
     build(source, tmp_path / "out", preset="faces", boxes=boxes, min_face=1, size=8, engine="inline", progress=False)
-    quick = {"seconds": 0.01, "runs": 1, "workers": 1, "progress": False}
+    quick: dict[str, Any] = {"seconds": 0.01, "runs": 1, "workers": 1, "progress": False}
     with raises(UsageError, option="boxes", found="nothing at boxes.csv"):
         bench(source, tmp_path / "out", **quick)
     report = bench(source, tmp_path / "out", boxes=boxes, **quick)
@@ -168,49 +125,29 @@ def write_hollow(root: Path) -> Path:
     return root
 
 
-def test_a_process_that_fails_says_why(reference: Path) -> None:
-    recipe = {**Layout(reference).load().generations[-1].recipe, "steps": ["decode", "resize", "nothing_here:step"]}
-    with (
-        MeasuredProcess("packer.packed.bench.raw", {"recipe": recipe, "items": [], "seconds": 1}) as process,
-        pytest.raises(BuildError, match="no module 'nothing_here'"),
-    ):
-        ask(process)
-    with (
-        MeasuredProcess("packer.packed.bench.raw", {}) as process,
-        raises(BuildError, place="packer.packed.bench.raw", found="that it ended (exit status 1: KeyError: 'recipe')"),
-    ):
-        ask(process)
-
-
-def side_of(rates: list[float], cpu_s: list[float], **more: Any) -> Side:
-    found = {
-        "rates": rates,
-        "cpu_s": cpu_s,
-        "samples": 10,
-        "file_bytes": 1000,
-        "peak_bytes": 5,
-        **more,
-    }
-    return Side.of_runs(found, 600)
-
-
-def report_of(raw: Side, reading: Side, packing: Packing | None) -> BenchReport:
-    facts = {"workers": 2, "batch_size": 8, "seconds": 1.0, "items": 7, "measured_items": 3, "samples": 600}
-    return BenchReport("raw", "packed", "npy", True, {}, raw=raw, reading=reading, packing=packing, **facts)
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "source", ["a.png"])
+    build(source, tmp_path / "out", engine="inline", progress=False)
+    (tmp_path / "out" / "shard-00000.lmdb").unlink()
+    with pytest.raises(BuildError, match=r"shard-00000\.lmdb: expected a file"):
+        bench(source, tmp_path / "out", workers=1, runs=1, seconds=0.01, progress=False)
 
 
 def test_the_figures_that_are_estimated() -> None:
-    raw, reading = side_of([10, 20, 60], [0.1, 0.3, 0.2]), side_of([300, 100, 200], [0.001] * 3)
+    raw, reading = (
+        Side.of_runs([Run(10, rate, 10 * cpu_s, 1000, 5) for rate, cpu_s in runs], 600)
+        for runs in (((10, 0.1), (20, 0.3), (60, 0.2)), ((300, 0.001), (100, 0.001), (200, 0.001)))
+    )
     assert (raw.samples_per_s, raw.cpu_s_per_sample, raw.epoch_s, raw.epoch_cpu_s) == (20, 0.2, 30, 120)
     assert raw.file_bytes_per_sample == 100
-    report = report_of(raw, reading, Packing(54, recorded=True))
+    facts: dict[str, Any] = {"workers": 2, "batch_size": 8, "seconds": 1.0, "items": 7, "measured_items": 3}
+    report = BenchReport("raw", "packed", "npy", True, **facts, samples=600, raw=raw, reading=reading, packing_s=54)
     assert report.paid_after_epochs == pytest.approx(54 / (30 - 3))
     assert report.to_json()["times_faster"] == 10
     assert "20 (10 to 60)" in report.describe()
     assert "pays off after 2 epochs" in report.describe()
-    estimated = report_of(raw, reading, None)
-    assert (estimated.pack.seconds, estimated.pack.recorded) == (30, False)
-    assert "estimated as one raw epoch" in estimated.describe()
-    slower = report_of(reading, raw, None)
+    slower = replace(report, raw=reading, reading=raw, packing_s=None)
+    assert slower.pack_s == 3
     assert slower.paid_after_epochs is None
+    assert "estimated as one raw epoch" in slower.describe()
     assert "never pays off: reading raw is as fast" in slower.describe()
