@@ -140,7 +140,7 @@ def lazy_names(package: str, table: Mapping[str, ImportTarget]) -> tuple[Callabl
             return version("facepack")
         if name not in table:
             raise AttributeError(f"module {package!r} has no attribute {name!r}{did_you_mean(name, table)}")
-        value = resolve("name", name, table)
+        value = import_target(table[name].target, what=f"{package}.{name}", extra=table[name].extra)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,13 +1,11 @@
 """The public names: listed, found on first use, documented, with the options of the command line and results of one shape."""
 
-import argparse
 import ast
 import dataclasses
 import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,26 +15,11 @@ import pytest
 from support.builds import write_images
 
 import packer
-from packer.builds.build import DETECT_OPTIONS
 from packer.cli import main
-from packer.cli.line import COMMANDS, _parser
 from packer.jobs.result import Result
-from packer.recipe.options import OPTION_NAMES
 from shardspec.layout import Layout
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
-
-FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
-    **{name: (getattr(packer, name.replace("-", "_")),) for name in COMMANDS if name not in ("list", "help")},
-    "build": (packer.build, packer.dry_run),
-    "inspect": (packer.inspect, packer.find_leaks),
-    "list": (packer.list_dataset,),
-}
-"""What each command calls."""
-
-OF_THE_COMMAND = {"help", "debug", "json", "quiet"}
-"""Options that a command has for itself: in Python there are exceptions, results, and ``progress``."""
-
 
 @pytest.mark.parametrize("package", LAZY)
 def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str) -> None:
@@ -56,50 +39,11 @@ def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str
         assert getattr(module, name) is getattr(import_module(target.split(":")[0]), name)
 
 
-def options_of(command: str) -> dict[str, argparse.Action]:
-    """A command's arguments by their names."""
-    return {action.dest: action for action in _parser([command])[1][command]._actions}
-
-
-def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
-    """A function's parameters; those of the build's recipe and options by their names."""
-    found = dict(inspect.signature(function).parameters)
-    if found.pop("options", None) is not None:
-        names = DETECT_OPTIONS if function is packer.detect else OPTION_NAMES
-        found |= {name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names}
-    return found
-
-
-@pytest.mark.parametrize("command", FUNCTIONS)
-def test_python_and_the_command_line_have_the_same_options(command: str) -> None:
-    options = options_of(command)
-    parameters = {name: p for function in FUNCTIONS[command] for name, p in parameters_of(function).items()}
-    assert ("quiet" in options) == ("progress" in parameters)
-    assert set(options) >= OF_THE_COMMAND - (
-        {"quiet"} if command in ("cache", "card", "croissant", "describe", "doctor", "status") else set()
-    )
-    other = {"build": {"config", "dry_run"}, "submit": {"config"}, "inspect": {"history"}}.get(command, set())
-    secret = {"storage_options"}  # a command line is shown to every user of the machine
-    python = {
-        "build": {"recipe", *secret},
-        "submit": {"recipe", "words"},
-        "inspect": {"dataset"},
-        "copy": secret,
-        "detect": secret,
-    }.get(command, set())
-    assert set(options) - OF_THE_COMMAND - other == set(parameters) - {"progress"} - python
-    for name, parameter in parameters.items():
-        if name in options and inspect.Parameter.empty is not parameter.default:
-            default = options[name].default
-            if default is not argparse.SUPPRESS:
-                assert (tuple(default) if isinstance(default, list) else default) == parameter.default, name
-
-
 def test_the_options_of_jobs_are_those_of_the_build() -> None:
     defaults = packer.BuildOptions()
     for function in (packer.convert, packer.merge, packer.split):
         for name in ("workers", "engine", "overwrite"):
-            assert parameters_of(function)[name].default == getattr(defaults, name)
+            assert inspect.signature(function).parameters[name].default == getattr(defaults, name)
 
 
 def section(thing: Any, title: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from support.command import environment
 
-from packer.cli.line import COMMANDS, EXTRAS
+from packer.cli.line import OWN_MODULES
 from packer.steps.chain import STEPS
 from shardspec.formats import FORMATS
 
@@ -347,8 +347,8 @@ def entries() -> dict[tuple[str, str | None], str]:
                     continue
                 target, *more = (ast.literal_eval(argument) for argument in node.args)
                 found[target.partition(":")[0], *more or (None,)] = name
-    for name in COMMANDS:
-        found[f"packer.cli.commands.{name.replace('-', '_')}", EXTRAS.get(name)] = "packer.cli.line"
+    for name in OWN_MODULES:
+        found[f"packer.cli.commands.{name}", None] = "packer.cli.line"
     return found
 
 

@@ -16,7 +16,7 @@ from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.upload import Upload
 from packer.recipe import Recipe, StepSpec, refuse_unknown
-from packer.recipe.checks import SAMPLING
+from packer.recipe.checks import unread_options
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
@@ -39,25 +39,19 @@ _INSTEAD: Mapping[str, str] = {
 }
 """Options that exist only on the command line, and what to do in Python instead."""
 
-_OF_RECIPE = (
-    *("format", "label_from", "classes", "classes_from", "label_names", "path_column", "keys", "limit"),
-    *SAMPLING,
-    *("min_face", "min_score", "fill", "detector", "device", "parity", "shard_size", "shuffle"),
-    *(
-        "include",
-        "exclude",
-        "fields_from_path",
-        "sidecars",
-        "frame_folders",
-        "root",
-        "unquoted",
-        "drop",
-        "text",
-        "int",
-        "float",
-    ),
+_OF_IMAGES = (
+    "preset",
+    "steps",
+    "also",
+    "encode",
+    "encode_field",
+    "quality",
+    "subsampling",
+    "progressive",
+    "restart_markers",
 )
-DETECT_OPTIONS = (*_OF_RECIPE, *(spec.name for spec in dataclasses.fields(BuildOptions)))
+_NOT_DETECTING = {name for name, _ in unread_options(vars(Recipe()), OPTION_NAMES, ("decode", "detect"))}
+DETECT_OPTIONS = tuple(name for name in OPTION_NAMES if name not in {*_OF_IMAGES, *_NOT_DETECTING})
 """The options of the build that matter here, as keyword arguments and on the command line."""
 
 
@@ -75,10 +69,10 @@ def build(
     Parameters
     ----------
     source : path, sequence of mapping, or Source
-        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet), an archive or a pattern of archives (tar,
-        LMDB, RecordIO, Parquet with images inside), rows as Python dicts (paths relative to the current folder), or an
-        object with ``list_items``. Folders, tables and archives may be URLs of a store, whose settings come from the
-        environment.
+        A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet) with a path column, an archive (tar, LMDB,
+        RecordIO, Parquet with images inside), or a folder or quoted pattern of archives; or the URL of one of them, except
+        of a packed dataset. In Python also rows as dicts (paths relative to the current folder), or an object with
+        ``list_items``. The settings of a store come from the environment.
     out : path or str
         Output folder, or a URL in an object store, such as ``s3://bucket/faces``; must be new, empty, or hold an
         unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.

@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from packer.cli import EXIT_INTERRUPTED, Interrupts
 from packer.cli.output import print_out
 from shardspec.errors import MissingDependencyError, ShardspecError, system_reason
-from shardspec.registry import import_target
 from shardspec.wording import LENGTH, LONG, PROGRAM, cut, did_you_mean, list_some, program, shorten
 
 COMMANDS: Mapping[str, str] = {
@@ -54,10 +53,10 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
     "help": "explain a topic of packer build and list its options",
 }
-"""The commands, each with its help. ``packer.cli.commands.<name>``, with ``_`` for ``-``, is imported when it is chosen."""
+"""The commands, each with its help."""
 
-EXTRAS: Mapping[str, str] = {"preview": "pack", "view": "view"}
-"""Extras that are needed to import the module of a command. Extras for options are reported when an option is used."""
+OWN_MODULES = ("build", "detect", "export", "help", "inspect", "split", "submit", "verify", "view")
+"""Commands with a module in `packer.cli.commands`. Any other calls the function of its name, and prints the result."""
 
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
@@ -112,7 +111,7 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
     """Run the chosen command, and print the error that ends it."""
     name = options.command
     try:
-        status: int = _module_of(name).run(options)
+        status: int = _runner_of(name).run(options)
     except MemoryError as error:
         if options.debug:
             raise
@@ -158,24 +157,23 @@ def _parser(chosen: Collection[str | None]) -> "tuple[CommandParser, dict[str, C
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name in chosen:
             try:
-                module = _module_of(name)
+                _runner_of(name).add_arguments(command)
             except MissingDependencyError as error:
                 command.exit(error.exit_code, f"{command.prog}: {error}\n")
-            module.add_arguments(command)
     return parser, parsers
 
 
-def _module_of(command: str) -> Any:
-    """Import the module of a command.
+def _runner_of(command: str) -> Any:
+    """Return what adds the arguments of a command and runs it.
 
     Raises
     ------
     MissingDependencyError
         If a library that the command needs is not installed.
     """
-    name = f"packer.cli.commands.{command.replace('-', '_')}"
-    import_target(f"{name}:run", what="the command", extra=EXTRAS.get(command))  # its error says what to install
-    return import_module(name)
+    if command in OWN_MODULES:
+        return import_module(f"packer.cli.commands.{command}")
+    return import_module("packer.cli.arguments").FunctionCommand(command)
 
 
 class _Version(argparse.Action):
@@ -199,7 +197,7 @@ class _Completion(argparse.Action):
         usable: list[str] = []
         for name in COMMANDS:
             with suppress(MissingDependencyError):
-                _module_of(name)
+                _runner_of(name).add_arguments(argparse.ArgumentParser())
                 usable.append(name)
         whole, parsers = _parser(usable)
         for action in [action for command in parsers.values() for action in command._actions]:

@@ -327,10 +327,10 @@ def _choose(
 
 
 def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names in a text with commas, or in a sequence."""
-    parts = value.split(",") if isinstance(value, str) else value
-    names = tuple(part.strip() for part in parts if isinstance(part, str))
-    if len(names) != len(parts) or not all(names):
+    """Return the names in one or several texts with commas."""
+    texts = [value] if isinstance(value, str) else value
+    names = tuple(part.strip() for text in texts if isinstance(text, str) for part in text.split(","))
+    if not all(names) or not all(isinstance(text, str) for text in texts):
         raise UsageError(option=option, expected="names separated by commas", found=shorten(value))
     return names
 

@@ -115,7 +115,8 @@ def add(
     dataset : path
         A packed dataset.
     table : path, or a table as for `readers.PackedDataset.join`
-        Parquet, CSV, TSV or JSON lines; or a mapping of arrays, a table of pandas, polars or pyarrow, or rows.
+        A file: Parquet, CSV, TSV or JSON lines. In Python also a mapping of arrays, a table of pandas, polars or
+        pyarrow, or rows.
     on : str or sequence of str
         The dataset's field to compare with the keys: ``"key"``, or another field of text or integers. A row of the
         table goes to all samples with the same value, such as a row per video to all its frames (``"source"``). Several
@@ -125,7 +126,7 @@ def add(
     fields : sequence of str, optional
         The columns to add; by default all but the keys.
     allow_missing : bool
-        Whether samples may have no value. They get a sentinel (0, false, "", nothing; -1 for a class), and a field
+        Whether to accept samples without a value. They get a sentinel (0, false, "", nothing; -1 for a class), and a field
         ``<field>_valid`` is false for them.
     allow_unknown : bool
         Whether to skip rows of the table whose key no sample has.

@@ -36,14 +36,14 @@ def convert(
     out : path
         A folder that is new, empty, or holds the conversion to resume.
     format : str
-        A name in `shardspec.formats.FORMATS`.
+        Format of the new shards. A name in `shardspec.formats.FORMATS`.
     shard_size : int or str, optional
         Encoded bytes per shard, at least 1, also as ``"256MB"`` or ``"64MiB"``; by default as the dataset was packed.
     shuffle : int, optional
         Seed of a new stored order, at least 0.
     workers : int or "auto"
         Number of worker processes; ``"auto"`` chooses it by the usable cores and memory.
-    engine : str
+    engine : {"processes", "inline"}
         Where the work runs: in worker ``"processes"``, or ``"inline"`` in this process.
     overwrite : bool
         Whether to replace the packed dataset or unfinished job in the folder.

@@ -107,7 +107,7 @@ def merge(
     classes : {"same", "unite"}
         Whether lists of classes must be equal, or are united.
     format : str, optional
-        A name in `shardspec.formats.FORMATS`; by default the format of the first dataset.
+        Format of the shards, by default the first dataset's. A name in `shardspec.formats.FORMATS`.
     shard_size, shuffle, workers, engine, overwrite, progress
         See `packer.convert`.
 

@@ -129,8 +129,8 @@ def preview(
     where : str, optional
         Show only the samples that meet an expression, as `readers.PackedDataset.where` takes it: ``"label == 'fake'"``.
     one_per : str, optional
-        A field of text or single values. Show the middle sample of each of its values, such as of each video
-        (``"source"``).
+        Show the middle sample of each value of this field of text or single values, such as of each video
+        (``source``).
     track : int, optional
         Write an animation of the samples that have the same source and track as the sample in this row, in the order of
         their frames and at their pace. If the dataset has ``audio``, the waveform is drawn below. Of the other options

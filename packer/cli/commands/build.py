@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packer.cli.arguments import add_option, add_output_arguments, print_made, print_result
+import packer
+from packer.cli.arguments import add_option, add_parameters, print_made, print_result
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import OPTION_NAMES, BuildOptions
 from shardspec.errors import TooManyRejectsError, UsageError, system_reason
-from shardspec.registry import import_target
 from shardspec.wording import found_instead
 
 if TYPE_CHECKING:
@@ -21,23 +21,10 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="a folder, a packed dataset, a table (.csv, .tsv, .jsonl, .parquet) with a path column, or archives (.tar, "
-        ".tar.gz, .rec, LMDB, Parquet with embedded images) as a file, a folder or a quoted pattern; or the URL of one of "
-        "them, except of a packed dataset",
-    )
-    parser.add_argument(
-        "out",
-        metavar="OUT",
-        help="output folder, or a URL that begins with s3://, gs:// or az://; must be new, empty, or hold an unfinished "
-        "build to resume",
-    )
+    add_parameters(parser, packer.build, left_out=("recipe",))
     parser.add_argument(
         "--dry-run", action="store_true", help="show the plan and an estimate of time and size, and write nothing"
     )
-    add_output_arguments(parser)
     add_build_options(parser)
 
 
@@ -191,14 +178,12 @@ def add_group(parser: argparse.ArgumentParser, title: str, names: Sequence[str])
 
 
 def run(options: argparse.Namespace) -> int:
-    name = "dry_run" if options.dry_run else "build"
-    call = import_target(f"packer.builds.build:{name}", what="a build", extra="pack")
     config = {} if options.config is None else read_config(options.config)
     chosen = {"progress": not options.quiet, **config, **given_options(options)}
     if options.dry_run:
-        print_result(options, call(options.source, options.out, **chosen))
+        print_result(options, packer.dry_run(options.source, options.out, **chosen))
         return 0
-    return print_build(options, lambda: call(options.source, options.out, **chosen))
+    return print_build(options, lambda: packer.build(options.source, options.out, **chosen))
 
 
 def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:

@@ -3,11 +3,9 @@
 import argparse
 import json
 
+import packer
 from packer.cli.arguments import add_output_arguments, print_result
 from packer.cli.output import print_out
-from packer.packed.inspect.inspect import inspect
-from packer.packed.inspect.leaks import find_leaks
-from packer.packed.inspect.values import count_values
 from shardspec.errors import UsageError
 
 
@@ -29,13 +27,13 @@ def run(options: argparse.Namespace) -> int:
     if options.by is not None and options.history:
         raise UsageError("read only without `by`, which counts the values of a field", option="history")
     if options.by is not None and len(options.datasets) == 1:
-        print_result(options, count_values(options.datasets[0], by=options.by))
+        print_result(options, packer.count_values(options.datasets[0], by=options.by))
         return 0
     if options.by is not None:
-        leaks = find_leaks(options.datasets, by=options.by, progress=not options.quiet)
+        leaks = packer.find_leaks(options.datasets, by=options.by, progress=not options.quiet)
         print_result(options, leaks)
         return 1 if leaks.found else 0
-    reports = [inspect(dataset) for dataset in options.datasets]
+    reports = [packer.inspect(dataset) for dataset in options.datasets]
     if options.json and len(reports) > 1:
         print_out(json.dumps([report.to_json() for report in reports]))
         return 0

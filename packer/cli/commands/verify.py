@@ -2,23 +2,17 @@
 
 import argparse
 
-from packer.cli.arguments import add_output_arguments, call, print_result
-from packer.packed.verify.verify import verify
+import packer
+from packer.cli.arguments import add_parameters, call, print_result
 from shardspec.errors import VerifyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET", help="folder of a packed dataset")
-    parser.add_argument(
-        "--deep",
-        action="store_true",
-        help="also decode every value and check shapes, dtypes, ranges, unique keys and the index",
-    )
-    add_output_arguments(parser)
+    add_parameters(parser, packer.verify)
 
 
 def run(options: argparse.Namespace) -> int:
-    report = call(verify, options)
+    report = call(packer.verify, options)
     if report.problems and not options.json:
         raise VerifyError(report.describe())
     print_result(options, report)

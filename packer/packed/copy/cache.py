@@ -66,7 +66,7 @@ def cache(folder: str | os.PathLike[str] | None = None, *, clear: bool = False) 
     Parameters
     ----------
     folder : path, optional
-        By default ``$FACEPACK_CACHE``, or ``~/.cache``.
+        The cache folder; by default ``$FACEPACK_CACHE``, or ``~/.cache``.
     clear : bool
         Whether to delete the files. Files that do not belong to a cached dataset stay.
 

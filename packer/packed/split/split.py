@@ -189,7 +189,8 @@ def split(
     out : path
         A folder in which each split gets its own folder, or the folder of a split to resume.
     by : str or sequence of str, optional
-        A field of text, or of one value per sample. ``"source"`` keeps the frames of a video together. With several
+        A field of text, or of one value per sample: samples of the same value stay together. ``"source"`` keeps the
+        frames of a video together. With several
         fields, samples that share a value in any of them stay together, directly or through other samples.
     ratios : dict of str to float, or str
         Each split's share of the samples, above 0, adding up to 1 or 100, also as ``"train=0.8,val=0.2"``. By default
@@ -197,13 +198,13 @@ def split(
     folds : int, optional
         Instead of `ratios`, the number of folds, 2 to 100.
     stratify : str, optional
-        A field, such as ``"label"``. Every split gets its share of each value, as closely as whole groups allow.
+        A field, such as ``label``, of each of whose values every split gets its share, as closely as whole groups allow.
     seed : int
         Seed of the splits, 0 to 2**64 - 1.
     into : str
         Instead of all these options, a field that names each sample's dataset, such as an official split.
     format : str, optional
-        A name in `shardspec.formats.FORMATS`; by default the dataset's format.
+        Format of the shards, by default the dataset's. A name in `shardspec.formats.FORMATS`.
     shuffle : int, optional
         Seed of the stored order within each split, at least 0; by default the order of the dataset.
     shard_size, workers, engine, overwrite, progress

@@ -42,7 +42,7 @@ def test_a_command_without_its_libraries_says_what_to_install(
     without = at_start_of(tmp_path / "without", "packer", f"sys.modules[{library!r}] = None")
     said = run_packer(command, source, env=environment(python_path=without), expect=2).stderr
     assert said == (
-        f"packer {command}: the command needs the library {library!r}, which is not installed: "
+        f"packer {command}: packer.{command} needs the library {library!r}, which is not installed: "
         f'pip install "facepack[{extra}]"\n'
     )
 
