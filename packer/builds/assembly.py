@@ -20,9 +20,8 @@ import numpy as np
 
 from packer.assembly.columns import carried_columns, carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.parts.part import PartColumns
 from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
-from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
+from packer.builds.parts.summary import PartsReader, SchemaSettler
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
 from packer.builds.reports import BaseReports, BrokenTracks, ItemIdentity, ReportWriter
 from packer.builds.update.compare import Comparison
@@ -217,7 +216,9 @@ class BuildAssembler:
         self._comparison = comparison
         self._rejects = rejects
         fits = None if comparison is None else partial(self._make_settler().fits, schema=comparison.base.shard_schema)
-        self._parts = PartsReader(space, plan.tasks, self._make_summary, fits)
+        self._parts = PartsReader(
+            space, plan.tasks, self._make_settler, self._make_reports, self._identify, self._rows_of, fits
+        )
 
     def read(self, made: Iterable[int]) -> None:
         """Read the parts of finished tasks (`PartsReader.read`)."""
@@ -237,20 +238,21 @@ class BuildAssembler:
         """
         space, recipe, compared = self._space, self._recipe, self._comparison
         with closing(self):
-            summary = self._parts.finish()
-        if summary.failed is not None and not self._rejects:
-            raise failed_item(summary.failed.name, f"{summary.failed.step}: {summary.failed.reason}")
-        totals = BuildTotals.of_reports(summary.reports, recipe, self._plan.ignored)
+            self._parts.finish()
+        parts = self._parts
+        if parts.failed is not None and not self._rejects:
+            raise failed_item(parts.failed.name, f"{parts.failed.step}: {parts.failed.reason}")
+        totals = BuildTotals.of_reports(parts.reports, recipe, self._plan.ignored)
         totals.save(space)
         counts = totals.counts
         if not counts.samples and compared is None:
             raise _give_up(space, counts, recipe)
-        summary.table.schema = self._settle(summary.settler)
-        config = describe_rows(summary.columns, summary.rows, summary.table.schema)
+        parts.table.schema = self._settle(parts.settler)
+        config = describe_rows(parts.columns, parts.rows, parts.table.schema)
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
         made = arrange_generations(self._plan, totals, compared)
         pieces = [Piece(one.rows, recipe.shard_size) for one in made]
-        added = Assembly(config, recipe.format, pieces, order, source=summary.table)
+        added = Assembly(config, recipe.format, pieces, order, source=parts.table)
         return added if compared is None else self._assemble_update(compared, added, counts.samples)
 
     def _make_settler(self) -> SchemaSettler:
@@ -258,11 +260,10 @@ class BuildAssembler:
         fields = declared_fields(self._recipe) if self._declaration is None else self._declaration.fields
         return SchemaSettler(image_codec(self._recipe), self._plan.classes, layouts, fields)
 
-    def _make_summary(self, columns: PartColumns | None) -> PartsSummary:
+    def _make_reports(self) -> ReportWriter:
         space, compared = self._space, self._comparison
         before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
-        reports = ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
-        return PartsSummary(self._make_settler(), reports, self._identify, columns, self._rows_of)
+        return ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
 
     def _assemble_update(self, compared: Comparison, added: Assembly, samples: int) -> Assembly:
         """Plan shards for the new rows. If samples are removed, the new shards also hold the rows that are kept.

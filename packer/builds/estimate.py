@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
-from packer.builds.parts.summary import ColumnCount, settled_reports
+from packer.builds.parts.summary import count_columns, settled_reports
 from packer.builds.planning.listing import Remarks, counted_stage, list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
@@ -24,18 +24,15 @@ from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing, Source
-from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources, check_steps
-from packer.vision.media import MEDIA, Medium
+from packer.vision.media import Medium
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
 from shardspec.wording import counted, cut
 
-TRIED_ITEMS = 4
 TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Most items to try of each group, and of all images and all videos together. The number of groups has the same limits:
-all further kinds and classes form one group."""
+"""Most items to try of each medium: of images, and of videos."""
 
 _QUICK_S = 0.5
 """If packing takes less time than this, it is repeated and timed again, so that slow first calls do not count."""
@@ -134,7 +131,7 @@ def estimate(
     listener: ProgressListener,
     compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
-    """Plan a build, and pack a few items of every kind and class into a temporary folder. Nothing is written to `out`.
+    """Plan a build, and pack a few items of every medium into a temporary folder. Nothing is written to `out`.
 
     Parameters
     ----------
@@ -148,15 +145,16 @@ def estimate(
     """
     check_steps(recipe, functions)
     refuse_files(out)
-    listing, samples = list_items(source, recipe, listener), _Samples()
+    listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe)
     comparison = compare(listing, runtime)
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
     remarks = Remarks()
+    choices: dict[Medium, _Choice] = {}
 
     def observe(item: Item) -> None:
-        samples.add(item)
+        choices.setdefault(item.medium, _Choice(item.medium)).add(item)
         remarks.add(item)
 
     items = listing.items[: recipe.limit]
@@ -164,25 +162,27 @@ def estimate(
         plan, _ = make_plan(recipe, runtime, listing, observe=observe)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     resources = StepResources(decodes_ahead=has_core_to_spare(workers))
-    tried = _Tried(0, 0, 0, 0, 0.0, None)
-    total = _Tried(0, 0, 0, 0, 0.0, None)
-    groups = samples.groups()
-    with Stage(listener, "trying", sum(len(group.chosen) for group in groups), "items") as stage:
-        for group in groups:
+    tried: list[_Tried] = []
+    samples = size = seconds = 0.0
+    with Stage(listener, "trying", sum(len(choice.items) for choice in choices.values()), "items") as stage:
+        for choice in choices.values():
             with tempfile.TemporaryDirectory() as folder:
-                found = _pack(group.chosen, recipe, plan, Path(folder), functions, resources, stage)
-            tried += found
-            total += found.scaled(group.factor(by_bytes=recipe.frames is None), seconds=group.factor(by_bytes=True))
+                found = _pack(choice.items, recipe, plan, Path(folder), functions, resources, stage)
+            tried.append(found)
+            # The number of frames of a video depends on its length, unless the recipe sets it.
+            factor = choice.factor if recipe.frames is not None else choice.factor_by_bytes
+            samples, size = samples + found.samples * factor, size + found.bytes * factor
+            seconds += found.seconds * choice.factor_by_bytes
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
-        tried.items,
-        tried.samples,
-        tried.rejects,
-        tried.reason,
-        total.samples,
-        total.bytes,
-        total.seconds / workers,
+        sum(one.items for one in tried),
+        sum(one.samples for one in tried),
+        sum(one.rejects for one in tried),
+        next((one.reason for one in tried if one.reason), None),
+        round(samples),
+        round(size),
+        seconds / workers,
         workers,
         free,
         next(iter(remarks.describe_repeats(items)), None),
@@ -198,8 +198,7 @@ def _show(value: Any) -> str:
     return ",".join(value) if plain else str(value)
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(NamedTuple):
     """Result of packing a few items as a trial."""
 
     items: int
@@ -209,89 +208,35 @@ class _Tried:
     seconds: float
     reason: str | None
 
-    def __add__(self, other: "_Tried") -> "_Tried":
-        return _Tried(
-            self.items + other.items,
-            self.samples + other.samples,
-            self.bytes + other.bytes,
-            self.rejects + other.rejects,
-            self.seconds + other.seconds,
-            self.reason or other.reason,
-        )
 
-    def scaled(self, factor: float, *, seconds: float) -> "_Tried":
-        """Extrapolate to all items, which yield `factor` times as much and take `seconds` times as long."""
-        return replace(
-            self,
-            samples=round(self.samples * factor),
-            bytes=round(self.bytes * factor),
-            seconds=self.seconds * seconds,
-        )
+class _Choice:
+    """A few items of one medium, chosen at random with a fixed seed (reservoir sampling, Vitter's algorithm R)."""
 
-
-class _Group:
-    """Items of one kind and class, of which a few are chosen at random with a fixed seed."""
-
-    def __init__(self, seed: str) -> None:
-        self.chosen: list[Item] = []
-        self._random = random.Random(seed)  # noqa: S311 -- not a secret
-        self._items = self._bytes = 0
+    def __init__(self, medium: Medium) -> None:
+        self.items: list[Item] = []
+        self._most = TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
+        self._is_sequence = medium.is_sequence
+        self._random = random.Random(0)  # noqa: S311 -- not a secret
+        self._of = self._bytes = 0
 
     def add(self, item: Item) -> None:
-        """Add an item (reservoir sampling, Vitter's algorithm R)."""
-        self._items += 1
+        """Add the next item of the medium."""
+        self._of += 1
         self._bytes += item.bytes
-        if len(self.chosen) < TRIED_ITEMS:
-            self.chosen.append(item)
-        elif (place := self._random.randrange(self._items)) < TRIED_ITEMS:
-            self.chosen[place] = item
+        if len(self.items) < self._most:
+            self.items.append(item)
+        elif (place := self._random.randrange(self._of)) < self._most:
+            self.items[place] = item
 
-    def __len__(self) -> int:
-        return self._items
+    @property
+    def factor(self) -> float:
+        """The factor by which the results of the chosen items are scaled up to all items."""
+        return self._of / len(self.items)
 
-    def keep(self, count: int) -> None:
-        """Drop all but the first `count` chosen items."""
-        del self.chosen[count:]
-
-    def factor(self, *, by_bytes: bool) -> float:
-        """Return the factor by which the results of the chosen items are scaled up to all items of the group.
-
-        Images count equally. Videos count equally too, unless `by_bytes` is set, because the number of frames depends on
-        their length: then they count by their bytes.
-        """
-        if by_bytes and self.chosen[0].medium.is_sequence:
-            return self._bytes / max(1, sum(item.bytes for item in self.chosen))
-        return self._items / len(self.chosen)
-
-
-class _Samples:
-    """Groups the items by kind, folder and class. The kind is the suffix, and whether the source rejected the item."""
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[Any, ...], _Group] = {}
-
-    def add(self, item: Item) -> None:
-        suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
-        kind = (item.medium, suffix, item.reject is None)
-        key: tuple[Any, ...] = (*kind, item.name.rpartition("/")[0], item.columns.get("label"))
-        if key not in self._groups and sum(k[0] is kind[0] for k in self._groups) >= _tried_most(item.medium) - 1:
-            key = (item.medium,)
-        if key not in self._groups:
-            self._groups[key] = _Group(repr(key))
-        self._groups[key].add(item)
-
-    def groups(self) -> list[_Group]:
-        """Return the groups, the largest first. If there are many groups, each has a single chosen item."""
-        for medium in MEDIA:
-            most = _tried_most(medium)
-            groups = [group for kind, group in self._groups.items() if kind[0] is medium]
-            for group in groups:
-                group.keep(max(1, most // len(groups)))
-        return sorted(self._groups.values(), key=len, reverse=True)
-
-
-def _tried_most(medium: Medium) -> int:
-    return TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
+    @property
+    def factor_by_bytes(self) -> float:
+        """The same factor, where each video counts by its bytes. Images count equally."""
+        return self._bytes / max(1, sum(item.bytes for item in self.items)) if self._is_sequence else self.factor
 
 
 def _pack(
@@ -326,9 +271,7 @@ def _pack(
         if seconds < _QUICK_S or PACKED_ROW in items[0].columns:  # opening shards takes longer than packing a row
             seconds = _time(work, on_item)
     part = Part(space.part(0))
-    count = ColumnCount()
-    count.add(part)
-    columns = count.choose()
+    columns = dict(next(iter(count_columns(part).most_common(1)), ((), 0))[0])
     rejected = [report for report in settled_reports(part, columns) if not report.samples]
     reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
     rows = part.group(columns)

@@ -76,8 +76,7 @@ def option(default: Any, help: str, **meta: Any) -> Any:
     help : str
         Text for ``--help``.
     **meta
-        Settings for the command line and `check_value`, such as ``choices``, ``metavar`` and ``minimum``. A ``late``
-        option is left out of a recipe's JSON while it has its default value.
+        Settings for the command line and `check_value`, such as ``choices``, ``metavar`` and ``minimum``.
     """
     return field(default=default, metadata={"help": help, **meta})
 

@@ -87,18 +87,14 @@ class Recipe:
         "classes in the order of their numbers, separated by commas (default: those of the source, sorted)",
         metavar="NAME,…",
         commas=True,
-        late=True,
     )
     classes_from: str | None = option(
         None,
         "take the classes from a packed dataset, a text file with a name per line, or JSON",
         metavar="DATASET",
         path=True,
-        late=True,
     )
-    label_names: str | None = option(
-        None, "tables: column with the class names of numeric labels", metavar="COLUMN", late=True
-    )
+    label_names: str | None = option(None, "tables: column with the class names of numeric labels", metavar="COLUMN")
     path_column: str = option(
         "path", "tables: column with the path; in Parquet files with embedded images, the column with the images"
     )
@@ -113,7 +109,6 @@ class Recipe:
         "videos: take the frame nearest to each tick of this rate, in frames per second; a frame may be repeated",
         metavar="RATE",
         above=0,
-        late=True,
     )
     frames: int | None = option(None, "videos: keep N evenly spaced frames", metavar="N", minimum=1)
     keyframes: bool = option(False, "videos: keep only key frames")
@@ -124,14 +119,12 @@ class Recipe:
         metavar="RATE",
         minimum=1000,
         maximum=192_000,
-        late=True,
     )
-    require_audio: bool = option(False, "reject items without sound", late=True)
+    require_audio: bool = option(False, "reject items without sound")
     refill: bool = option(
         False,
         "faces: with --frames, replace a frame without a usable face by the nearest of eight frames around it that has "
         "one",
-        late=True,
     )
 
     resize: str = option(
@@ -151,7 +144,6 @@ class Recipe:
         "face",
         "faces: cut the face, or 96 pixels around the mouth, the nose or the eyes on a template (--align-as)",
         choices=("face", "mouth", "nose", "eyes", "left-eye", "right-eye"),
-        late=True,
     )
     margin: float = option(
         0.3, "faces: margin on each side of the box, relative to its longer side", metavar="SHARE", minimum=0
@@ -168,7 +160,6 @@ class Recipe:
         "removes the detector's jitter)",
         metavar="N",
         minimum=3,
-        late=True,
     )
     fill: int | None = option(
         None,
@@ -176,14 +167,12 @@ class Recipe:
         "interpolated)",
         metavar="N",
         minimum=1,
-        late=True,
     )
     crop_per: str = option(
         "frame",
         "faces: cut each frame by its own box, or all frames of a track by one square: the smallest around all boxes of "
         "the track (track), or that of their median (track-median)",
         choices=("frame", "track", "track-median"),
-        late=True,
     )
     min_face: int = option(
         40, "faces: smallest shorter side of a box to keep, in pixels of the frame", metavar="PX", minimum=1
@@ -212,7 +201,6 @@ class Recipe:
         "--size 256) would, given the same 5 points; with --crop mouth, as auto_avsr or AV-HuBERT (default: auto-avsr-68 "
         "with --landmarks 68, else auto-avsr-4, which needs 5 points)",
         choices=tuple(ALIGNED_SIZES),
-        late=True,
     )
 
     boxes_from: str | None = option(
@@ -242,7 +230,6 @@ class Recipe:
         "for rows without a path in the column of --also: set COLUMN_image_valid to false (invalid), or store a valid "
         "image of zeros, such as the mask of a real video (zero)",
         choices=("invalid", "zero"),
-        late=True,
     )
     also_resample: str | None = option(
         None,
@@ -259,7 +246,6 @@ class Recipe:
         "encoding of another image field, with an optional quality, such as ir_image=jpeg:90 or depth_image=png "
         "(repeatable)",
         metavar="FIELD=HOW",
-        late=True,
     )
     quality: int = option(
         DEFAULT_QUALITY, f"quality of {' and '.join(encodings_with('quality'))}", metavar="Q", minimum=1, maximum=100
@@ -291,25 +277,21 @@ class Recipe:
         "folders: pack only files that match a .gitignore pattern, such as '*.png', 'train/*/*.jpg' or 'train/' "
         "(repeatable)",
         metavar="GLOB",
-        late=True,
     )
     exclude: tuple[str, ...] = option(
         (),
         "folders: ignore files and folders that match a .gitignore pattern (repeatable)",
         metavar="GLOB",
-        late=True,
     )
     fields_from_path: str | None = option(
         None,
         "folders: take fields from the path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * matches any "
         "characters, ** any folders",
         metavar="PATTERN",
-        late=True,
     )
     sidecars: bool = option(
         False,
         "folders: take fields from NAME.txt (field text) or NAME.json next to each item",
-        late=True,
     )
     frame_folders: float | None = option(
         None,
@@ -317,7 +299,6 @@ class Recipe:
         "a file name is the frame's",
         metavar="FPS",
         minimum=0.001,
-        late=True,
     )
     root: tuple[str, ...] = option(
         (),
@@ -332,16 +313,12 @@ class Recipe:
         "archives: pack only these keys, with labels or other columns (.json, .txt, or a table with a column 'key')",
         metavar="FILE",
         path=True,
-        late=True,
     )
     unquoted: bool = option(
         False,
         "tables: take quotation marks in a CSV or TSV file as ordinary characters",
-        late=True,
     )
-    drop: tuple[str, ...] = option(
-        (), "column of a table, a path or sidecars to ignore (repeatable)", metavar="COLUMN", late=True
-    )
+    drop: tuple[str, ...] = option((), "column of a table, a path or sidecars to ignore (repeatable)", metavar="COLUMN")
     text: tuple[str, ...] = option(
         (),
         "column of a table, a path or sidecars to read as text, even if it looks like numbers (repeatable)",
@@ -352,7 +329,6 @@ class Recipe:
         "videos: column with a list of [start, end] in seconds; its field says whether the frame's time lies in one "
         "of them, start included (repeatable)",
         metavar="COLUMN",
-        late=True,
     )
     # Last, because they hide the builtin types in the lines after them.
     int: tuple[str, ...] = option((), "column to read as integers (repeatable)", metavar="COLUMN")
@@ -519,18 +495,9 @@ class Recipe:
         return None if self.also is None else f"{field_name(self.also)}_image"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options as JSON. A `late` option with its default value is left out.
-
-        Adding such an option keeps the fingerprints of earlier plans.
-        """
-        out = {
-            spec.name: getattr(self, spec.name)
-            for spec in fields(self)
-            if not spec.metadata.get("late") or getattr(self, spec.name) != spec.default
-        }
-        out |= {name: list(out[name]) for name in (*TEXT_LISTS, "classes") if name in out}
-        out["steps"] = [step.to_json() for step in self.steps]
-        return out
+        """Return the options as JSON."""
+        out = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return {**out, "steps": [step.to_json() for step in self.steps]}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "Recipe":

@@ -157,31 +157,10 @@ def _describe(field: Field) -> str:
     return f"{field.kind} {field.dtype} of {shape} ({field.codec.name}{names})"
 
 
-class ColumnCount:
-    """Counts how many items have samples with which columns, and chooses the most common columns.
-
-    All parts are counted, so neither the order of the items nor the number of workers affects the choice.
-    """
-
-    def __init__(self) -> None:
-        self._items: Counter[tuple[tuple[str, ColumnSpec], ...]] = Counter()
-
-    def add(self, part: Part) -> None:
-        """Count the items of the next part, in task order."""
-        kinds = [tuple(group.columns.items()) for group in part.groups]
-        self._items.update(kinds[item.group] for item in part.items if item.group is not None)
-
-    def choose(self, fits: Callable[[PartColumns], bool] | None = None) -> PartColumns:
-        """Return the most common columns, or an empty dict if no item yielded a sample. In a tie, the first ones win.
-
-        Parameters
-        ----------
-        fits : callable, optional
-            Returns whether columns fit the dataset that is updated. Columns that fit take precedence.
-        """
-        ranked = [dict(columns) for columns, _ in self._items.most_common()]  # in a tie, the first one comes first
-        fitting = (columns for columns in ranked if fits is None or fits(columns))
-        return next(fitting, ranked[0] if ranked else {})
+def count_columns(part: Part) -> Counter[tuple[tuple[str, ColumnSpec], ...]]:
+    """Return the number of the part's items that have samples with the same columns, by columns."""
+    kinds = [tuple(group.columns.items()) for group in part.groups]
+    return Counter(kinds[item.group] for item in part.items if item.group is not None)
 
 
 def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
@@ -197,22 +176,30 @@ def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
         yield report
 
 
-class PartsSummary:
-    """Collects the reports, schema, lengths and index values of all parts. Only rows with the given columns are used.
+class PartsReader:
+    """Reads the parts of a plan in task order as soon as they are finished, so that little work remains at the end.
+
+    It collects reports, schema, lengths and index values of the rows with the most common columns. These are known only
+    when all parts are finished. If they differ from those of the first part with rows, all parts are read again.
 
     Parameters
     ----------
-    settler : SchemaSettler
-    reports : ReportWriter
+    workspace : Workspace
+    tasks : sequence of Task
+    make_settler, make_reports : callable
+        Make the settler and the report writer for a pass over the parts.
     identities : callable
         Returns the identities of a task's items.
-    columns : mapping of str to ColumnSpec, optional
-        By default, the most common columns of the first part that has rows.
     rows_of : callable
         Called with a task. Returns a function that maps an item's position in the task to its row in the source.
+    fits : callable, optional
+        Returns whether columns fit the dataset that is updated. Columns that fit take precedence.
 
     Attributes
     ----------
+    columns : mapping of str to ColumnSpec
+    settler : SchemaSettler
+    reports : ReportWriter
     rows : array of int
         The number of used rows of each task.
     table : RowTable
@@ -222,33 +209,69 @@ class PartsSummary:
 
     def __init__(
         self,
-        settler: SchemaSettler,
-        reports: ReportWriter,
+        workspace: Workspace,
+        tasks: Sequence[Task],
+        make_settler: Callable[[], SchemaSettler],
+        make_reports: Callable[[], ReportWriter],
         identities: Callable[[Task], Iterable[ItemIdentity | None]],
-        columns: PartColumns | None = None,
         rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]] = lambda _: lambda _: {},
+        fits: Callable[[PartColumns], bool] | None = None,
     ) -> None:
-        self.settler = settler
-        self.reports = reports
-        self._identities = identities
-        self._rows_of = rows_of
-        self.columns: PartColumns = {}
-        self.rows = array("q")
-        self.table = RowTable({})
-        self.failed: ItemReport | None = None
-        if columns is not None:
-            self._set_columns(columns)
+        self._workspace = workspace
+        self._tasks = tasks
+        self._make_settler, self._make_reports = make_settler, make_reports
+        self._identities, self._rows_of = identities, rows_of
+        self._fits = fits
+        self._count = Counter[tuple[tuple[str, ColumnSpec], ...]]()
+        self._finished: set[int] = set()
+        self._begin({})
 
-    def _set_columns(self, columns: PartColumns) -> None:
-        self.columns, self.table = columns, RowTable(columns)
+    def _begin(self, columns: PartColumns) -> None:
+        """Start a pass over the parts."""
+        self.columns, self.settler, self.reports = columns, self._make_settler(), self._make_reports()
         self.settler.begin(columns)
+        self.rows, self.table = array("q"), RowTable(columns)
+        self.failed: ItemReport | None = None
 
-    def add(self, part: Part, task: Task) -> None:
-        """Add the part of the next task."""
+    def read(self, finished: Iterable[int] = ()) -> None:
+        """Record further finished tasks, and read a few parts."""
+        self._finished.update(finished)
+        first = len(self.rows)
+        tasks = list(takewhile(self._finished.__contains__, range(first, first + _AT_A_TIME)))
+        for part in self._open(tasks) if tasks else ():
+            self._add(part)
+        self._finished.difference_update(tasks)
+
+    def finish(self) -> None:
+        """Read the remaining parts and finish the reports. Call it after the last task."""
+        for part in self._open(range(len(self.rows), len(self._tasks))):
+            self._add(part)
+        columns = self._choose_columns()
+        if self.columns != columns:
+            self.close()
+            self._begin(columns)
+            for part in self._open(range(len(self._tasks))):
+                self._take_rows(part)
+        self.reports.finish()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.reports.close()
+
+    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
+        return map_files(self._workspace.root, partial(open_part, self._workspace), tasks)
+
+    def _add(self, part: Part) -> None:
+        self._count.update(count_columns(part))
         if not self.columns and part.groups:
-            count = ColumnCount()
-            count.add(part)
-            self._set_columns(count.choose())
+            self.columns = dict(count_columns(part).most_common(1)[0][0])
+            self.settler.begin(self.columns)
+            self.table = RowTable(self.columns)
+        self._take_rows(part)
+
+    def _take_rows(self, part: Part) -> None:
+        """Collect what the part of the next task has about rows with the chosen columns."""
+        task = self._tasks[len(self.rows)]
         reports = list(settled_reports(part, self.columns))
         if self.failed is None:
             self.failed = next((report for report in reports if not report.samples and not report.empty), None)
@@ -258,68 +281,10 @@ class PartsSummary:
         if rows is not None:
             self.table.add(rows)
 
+    def _choose_columns(self) -> PartColumns:
+        """Return the most common columns, in a tie the first; an empty dict if no item yielded a sample.
 
-class PartsReader:
-    """Reads the parts of a plan in task order as soon as they are finished, so that little work remains at the end.
-
-    The most common columns are known only when all parts are finished. If they differ from those assumed at first, all
-    parts are read again.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    tasks : sequence of Task
-    make_summary : callable
-        Makes an empty summary for the given columns. None chooses the columns by the first part.
-    fits : callable, optional
-        See `ColumnCount.choose`.
-    """
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        tasks: Sequence[Task],
-        make_summary: Callable[[PartColumns | None], PartsSummary],
-        fits: Callable[[PartColumns], bool] | None = None,
-    ) -> None:
-        self._workspace = workspace
-        self._tasks = tasks
-        self._make_summary = make_summary
-        self._fits = fits
-        self._count = ColumnCount()
-        self._summary = make_summary(None)
-        self._finished: set[int] = set()
-        self._next = 0
-
-    def read(self, finished: Iterable[int] = ()) -> None:
-        """Record further finished tasks, and read a few parts."""
-        self._finished.update(finished)
-        tasks = list(takewhile(self._finished.__contains__, range(self._next, self._next + _AT_A_TIME)))
-        for part in self._open(tasks) if tasks else ():
-            self._finished.discard(self._next)
-            self._add(part)
-
-    def finish(self) -> PartsSummary:
-        """Read the remaining parts and finish the reports. Call it after the last task."""
-        for part in self._open(range(self._next, len(self._tasks))):
-            self._add(part)
-        columns = self._count.choose(self._fits)
-        if self._summary.columns != columns:
-            self.close()
-            self._summary = self._make_summary(columns)
-            for part, task in zip(self._open(range(len(self._tasks))), self._tasks, strict=True):
-                self._summary.add(part, task)
-        self._summary.reports.finish()
-        return self._summary
-
-    def close(self) -> None:
-        """Close the files."""
-        self._summary.reports.close()
-
-    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
-        return map_files(self._workspace.root, partial(open_part, self._workspace), tasks)
-
-    def _add(self, part: Part) -> None:
-        self._count.add(part)
-        self._summary.add(part, self._tasks[self._next])
-        self._next += 1
+        All parts are counted, so neither the order of the items nor the number of workers affects the choice.
+        """
+        ranked = [dict(columns) for columns, _ in self._count.most_common()]
+        return next((one for one in ranked if self._fits is None or self._fits(one)), ranked[0] if ranked else {})

@@ -15,9 +15,9 @@ from support.packed import fingerprints
 
 import packer
 from packer.builds.parts import part as part_module
-from packer.builds.parts.part import Part, PartColumns, PartWriter, RowGroup
+from packer.builds.parts.part import Part, PartWriter, RowGroup
 from packer.builds.parts.rows import PartRows, RowTable, describe_rows
-from packer.builds.parts.summary import PartsReader, PartsSummary, SchemaSettler
+from packer.builds.parts.summary import PartsReader, SchemaSettler
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
 from packer.jobs.stages import cut_into_shards
@@ -80,32 +80,31 @@ def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_on
     monkeypatch.setattr(shared_files, "is_on_network", lambda _: far)
 
     def read_until(tasks: int) -> None:
-        while len(reader._summary.rows) < tasks:
+        while len(reader.rows) < tasks:
             reader.read()
         reader.read()
-        assert len(reader._summary.rows) == tasks
+        assert len(reader.rows) == tasks
 
     with closing(open_parts(space, tmp_path)) as reader:
         for task in (*range(5, 40), *range(1, 5)):
             reader.read([task])
-            assert not len(reader._summary.rows)
+            assert not len(reader.rows)
         reader.read([0])
         read_until(40)
-        summary = reader.finish()
-    assert summary.rows.tolist() == [min(2, task % 4) for task in range(TASKS)]
+        reader.finish()
+    assert reader.rows.tolist() == [min(2, task % 4) for task in range(TASKS)]
     assert [opened.count(space.part(task).name) for task in range(TASKS)] == [1] * TASKS
 
 
 def open_parts(space: Workspace, folder: Path) -> PartsReader:
     tasks = Tasks((n, n + 1, 0) for n in range(TASKS))
-
-    def summary(columns: PartColumns | None) -> PartsSummary:
-        settler = SchemaSettler(image_codec(Recipe(encode="raw")), {}, {})
-        return PartsSummary(
-            settler, ReportWriter(folder / "rejects", folder / "items"), lambda _: repeat(None), columns
-        )
-
-    return PartsReader(space, tasks, summary)
+    return PartsReader(
+        space,
+        tasks,
+        lambda: SchemaSettler(image_codec(Recipe(encode="raw")), {}, {}),
+        lambda: ReportWriter(folder / "rejects", folder / "items"),
+        lambda _: repeat(None),
+    )
 
 
 @given(
@@ -124,10 +123,10 @@ def test_what_was_taken_in_is_what_the_parts_say(
         for count, task in enumerate(made):
             reader.read([task] if count in looks else ())
         with closing(reader):
-            summary = reader.finish()
-    schema = summary.settler.settle()
-    config = describe_rows(summary.columns, summary.rows, schema)
-    taken, read = summary.table, PartRows(config, space)
+            reader.finish()
+    schema = reader.settler.settle()
+    config = describe_rows(reader.columns, reader.rows, schema)
+    taken, read = reader.table, PartRows(config, space)
     taken.schema = schema
     assert len(taken) == len(read) == sum(min(2, task % 4) for task in range(TASKS))
     assert schema["label"].classes == ("a longer name", "cat")
@@ -164,12 +163,12 @@ def test_columns_that_only_the_first_parts_have_are_not_those_that_count(tmp_pat
     for task in range(5):
         reader.read([task])
     with closing(reader):
-        summary = reader.finish()
-    assert list(summary.columns) == ["image"]
-    assert summary.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
-    assert summary.failed is not None
-    assert summary.failed.name == "0"
-    assert summary.reports.counts(0).rejected_items == 2
+        reader.finish()
+    assert list(reader.columns) == ["image"]
+    assert reader.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
+    assert reader.failed is not None
+    assert reader.failed.name == "0"
+    assert reader.reports.counts(0).rejected_items == 2
     assert len((tmp_path / "items").read_text().splitlines()) == TASKS
     assert len(opened) == 2 * TASKS
 
