@@ -21,6 +21,7 @@ from shardspec.layout import Layout
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
+
 @pytest.mark.parametrize("package", LAZY)
 def test_a_package_lists_its_names_for_people_and_for_type_checkers(package: str) -> None:
     module = import_module(package)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
-from packer.workspace.durable import fsync_file, fsync_tree, write_durably
+from packer.workspace.durable import fsync_file, fsync_tree, write_durably, writing
 from shardspec.columns import Columns, IntArray, allocate
 from shardspec.registry import ImportTarget, resolve
 from shardspec.schema import Schema
@@ -217,11 +217,22 @@ def plan_assembly(
 
 
 class PlannedShards:
-    """Writes the shards of a workspace's assembly plan. The plan is read when the first shard is written."""
+    """Writes the shards of a workspace's assembly plan. The plan is read when the first shard is written.
+
+    It is all the work (`packer.jobs.plan.Work`) of a job without tasks.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._plan: ShardPlan | None = None
+
+    def prepare(self) -> None:
+        """Do nothing, because nothing is slow to load."""
+
+    def run(self, unit: Any, *_: Any) -> dict[str, Any]:
+        """Write the shard of a unit."""
+        with writing(self._workspace.out):
+            return self.write(unit.number)
 
     def write(self, number: int) -> dict[str, Any]:
         """Write one shard unless it is already published, and return its manifest entry as JSON."""

@@ -93,26 +93,16 @@ def _file_of(function: str) -> str | None:
     return spec.origin if spec is not None and spec.has_location else None
 
 
-def describe_writing(format: str) -> dict[str, str]:
-    """Return the versions of this project and of the libraries that encode samples and write a format, by name.
+def library_versions(format: str, *, encodes: bool = False) -> dict[str, str]:
+    """Return the versions of this project and of the libraries that write a format, and encode samples, by name.
 
     Raises
     ------
     MissingDependencyError
         If a library that the format needs is not installed.
     """
-    return {name: library_version(name) for name in sorted({*_CORE, *_libraries_of(format)})}
-
-
-def library_versions(format: str) -> dict[str, str]:
-    """Return the versions of this project and of the libraries that write a format, by name.
-
-    Raises
-    ------
-    MissingDependencyError
-        If a library that the format needs is not installed.
-    """
-    return {name: library_version(name) for name in sorted({"facepack", "numpy", *_libraries_of(format)})}
+    core = _CORE if encodes else ("facepack", "numpy")
+    return {name: library_version(name) for name in sorted({*core, *_libraries_of(format)})}
 
 
 def _libraries_of(format: str) -> tuple[str, ...]:

@@ -94,17 +94,13 @@ class BuildPlan:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects the bytes of the dataset."""
-        decides = {"recipe": self.manifest_recipe, "runtime": dict(self.runtime), "items": self.items_digest}
-        more: dict[str, Any] = {"arrays": dict(self.arrays)} if self.arrays else {}
-        more |= {"declared": dict(self.declared)} if self.declared else {}
-        more |= {"base": self.base} if self.base else {}
-        more |= {"gone": self.gone} if self.gone else {}
-        return sha256_json({**decides, "classes": dict(self.classes), **more})
+        names = ("runtime", "items_digest", "classes", "arrays", "declared", "base", "gone")
+        return sha256_json([self.manifest_recipe, *(getattr(self, name) for name in names)])
 
     @property
     def terms(self) -> str:
         """SHA-256 of everything except the item itself that affects its output."""
-        return sha256_json([self.manifest_recipe, dict(self.runtime), dict(self.arrays), dict(self.declared)])
+        return sha256_json([self.manifest_recipe, self.runtime, self.arrays, self.declared])
 
     @property
     def manifest_recipe(self) -> dict[str, Any]:

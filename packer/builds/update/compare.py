@@ -63,13 +63,6 @@ class DatasetItems:
         known = cls()
         for raw in checked_lines(layout, base, ITEMS_NAME):
             line = json.loads(raw)
-            if not isinstance(line, dict) or "source_digest" not in line:
-                raise UsageError(
-                    place=layout.root,
-                    expected=f"a source_digest for each item in {ITEMS_NAME}",
-                    found="none, since an earlier version made the dataset",
-                    hint="pack it again with --overwrite",
-                )
             known._digests += bytes.fromhex(line["source_digest"])
             known._names.append(hash(str(line["item"])))
             known.states.append(_STATES.index(line["state"]))

@@ -10,24 +10,12 @@ from packer.assembly.plan import Piece, PlannedShards, shuffled
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
 from packer.builds.parts.summary import SchemaSettler
-from packer.builds.provenance import describe_writing
-from packer.jobs.plan import (
-    Assembly,
-    Contents,
-    JobSettings,
-    Made,
-    OnItem,
-    Resumption,
-    Task,
-    TaskResults,
-    Unit,
-    Verdicts,
-)
+from packer.builds.provenance import library_versions
+from packer.jobs.plan import Assembly, Contents, JobSettings, Made, Resumption, Task, TaskResults
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.steps.encode import image_codec
 from packer.workspace import Workspace
-from packer.workspace.durable import writing
 from shardspec.entries import Counts, Generation
 from shardspec.manifest import sha256_json
 from shardspec.points import LAYOUTS
@@ -60,7 +48,7 @@ class WrittenJob:
         self._recipe = {name: getattr(recipe, name) for name in RECIPE_KEYS}
         self._image_codec = image_codec(recipe)
         self._digest = hashlib.sha256()
-        self.runtime = describe_writing(recipe.format)
+        self.runtime = library_versions(recipe.format, encodes=True)
         self.declaration = Declaration()
         self.parts = self.samples = self.progressive = 0
 
@@ -77,8 +65,8 @@ class WrittenJob:
     def take_item_lines(self) -> Sequence[str]:
         return ()
 
-    def open_work(self, space: Workspace) -> "WrittenWork":
-        return WrittenWork(space)
+    def open_work(self, space: Workspace) -> PlannedShards:
+        return PlannedShards(space)
 
     def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
         # The caller's loop has finished all tasks.
@@ -109,34 +97,3 @@ class WrittenJob:
         recipe = {**self._recipe, "declared": self.declaration.to_json()}
         generation = Generation(self.settings.kind, self.fingerprint, recipe, self.runtime, counts, ())
         return Contents([Made(generation, n)])
-
-
-class WrittenWork:
-    """Writes the shards of a writer (`packer.jobs.plan.Work`).
-
-    Parameters
-    ----------
-    workspace : Workspace
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._shards = PlannedShards(workspace)
-
-    def prepare(self) -> None:
-        """Do nothing: there are no models to load."""
-
-    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
-        """Write one shard.
-
-        Raises
-        ------
-        BuildError
-            If a file cannot be written.
-        """
-        with writing(self._workspace.out):
-            return self._shards.write(unit.number)
-
-    def close(self) -> None:
-        """Close the parts."""
-        self._shards.close()

@@ -55,13 +55,6 @@ def test_the_order_is_that_of_the_list(folders: Path, tmp_path: Path) -> None:
     assert "Traceback" not in again
 
 
-def test_a_build_without_the_options_has_a_recipe_without_them(folders: Path, tmp_path: Path) -> None:
-    build(folders, tmp_path / "out", label_from="folder", **QUIET)
-    recipe = Layout(tmp_path / "out").load().generations[0].recipe
-    assert not {"classes", "classes_from", "label_names"} & set(recipe)
-    assert labels_of(tmp_path / "out") == (("fake", "real"), [0, 1, 1])
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -300,13 +293,6 @@ class TestUnicodeForms:
         assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
         assert any(ascii(self.ONE) in note and ascii(self.TWO) in note for note in made.notes)
 
-    @pytest.mark.parametrize("form", ["NFC", "NFD"])
-    def test_numbers_do_not_depend_on_the_form(self, tmp_path: Path, form: Any) -> None:
-        photos = write_images(tmp_path / "photos", [f"{normalize(form, 'é')}/a.png", "f/c.png"])
-        made = build(photos, tmp_path / "out", label_from="folder", **QUIET)
-        assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
-        assert not any("Unicode" in note for note in made.notes)
-
     def test_a_column(self, tmp_path: Path) -> None:
         made = build(rows_of([self.TWO, "f", self.ONE]), tmp_path / "out", **QUIET)
         assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1])
@@ -314,14 +300,6 @@ class TestUnicodeForms:
         build(rows_of([self.TWO, "f"]), tmp_path / "more", **QUIET)
         build(rows_of([self.TWO, "f", self.ONE, self.TWO]), tmp_path / "out", update=True, **QUIET)
         assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1, 1])
-
-    def test_class_labels_of_hugging_face(self, folders: Path, tmp_path: Path) -> None:
-        features = {"label": {"names": [self.TWO, "f", self.ONE], "_type": "ClassLabel"}}
-        table = pa.table({"path": ["real/b.png", "fake/a.png", "real/c.png"], "label": [0, 1, 2]})
-        marked = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-        pq.write_table(marked, folders / "table.parquet")
-        build(folders / "table.parquet", tmp_path / "out", **QUIET)
-        assert labels_of(tmp_path / "out") == ((self.ONE, "f"), [0, 1, 0])
 
     def test_lists(self, tmp_path: Path) -> None:
         rows = rows_of([self.TWO, "f", self.ONE])

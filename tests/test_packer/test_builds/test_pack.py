@@ -120,11 +120,6 @@ def test_inputs_arrive_as_they_were_given(tmp_path: Path) -> None:
     assert names == ["3", "0.5", "inf", "a/b.jpg", "c.jpg", *(f"input-{n:08d}" for n in range(5, 10))]
 
 
-def test_numbers_of_numpy_arrive_as_pythons(tmp_path: Path) -> None:
-    pack(written.describe, np.arange(2), tmp_path / "out", workers=1)
-    assert [(row["text"], row["source"]) for row in read_samples(tmp_path / "out")] == [("0", "0"), ("1", "1")]
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

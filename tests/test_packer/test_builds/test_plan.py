@@ -18,7 +18,6 @@ from packer.builds.provenance import describe_runtime
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing
 from packer.sources.item import Item, ItemFile
-from packer.steps.report import ItemReport
 
 names = st.text(min_size=1, max_size=12) | st.binary(min_size=1, max_size=8).map(
     lambda b: b.decode("utf-8", "surrogateescape")
@@ -146,12 +145,6 @@ def test_the_fingerprint_does_not_cover_where_the_source_lies() -> None:
     assert fingerprint(listing=Listing([item(0), item(1)], ignored=7)) == fingerprint()
 
 
-def test_a_limit_takes_the_first_items() -> None:
-    plan, lines = make_plan(Recipe(limit=3), {}, Listing([item(i) for i in range(9)]))
-    assert (plan.items, len(lines), plan.tasks[-1].stop) == (3, 3, 3)
-    assert make_plan(Recipe(limit=99), {}, Listing([item(0)]))[0].items == 1
-
-
 def test_a_mismatch_is_reported_in_words() -> None:
     old, old_lines = make_plan(Recipe(), {"av": "1"}, Listing([item(0), item(1), item(2)]))
     new, new_lines = make_plan(
@@ -168,14 +161,6 @@ def test_a_mismatch_is_reported_in_words() -> None:
         "source: '2.jpg' changed",
     ):
         assert part in reported
-
-
-def test_a_report_comes_back_from_its_json() -> None:
-    report = ItemReport("a\udcff", samples=2, frames=5, faces=3)
-    report.skip(3, "no face")
-    report.skip(4, "no face")
-    assert ItemReport(**json.loads(json.dumps(report.to_json()))) == report
-    assert report.skipped == {"no face": [3, 4]}
 
 
 def test_the_runtime_knows_what_finds_landmarks(tmp_path: Path) -> None:

@@ -1,21 +1,20 @@
 """Updates that replace and drop (``--changed replace``, ``--gone drop``): what stays is copied into new shards."""
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.builds import QUIET, write_images
+from support.builds import write_images
 from support.command import read_jsonl, run_packer
 from support.errors import raises
 from support.media import FAST_START, cut_file, scene, write_image, write_video
-from support.packed import check_whole, encoded_values, fingerprints, read_samples
+from support.packed import check_whole, fingerprints, read_samples
 
 import packer
-from readers import Loader, class_balanced_weights, open_dataset
+from readers import open_dataset
 from shardspec.errors import DatasetChangedError, DatasetError, UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
@@ -62,7 +61,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def datasets(
     sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, Path]:
-    """A dataset that was updated, a converted copy of it, and one that was packed at once."""
+    """A dataset that was updated, and one that was packed at once."""
     root = tmp_path_factory.mktemp(request.param)
     how = {**HOW, "format": request.param}
     packer.build(sources["before"], root / "live", **how)
@@ -73,9 +72,8 @@ def datasets(
     assert (growth["new"], growth["kept"], growth["changed"], growth["gone"]) == (1, 5, 2, 2)
     assert (growth["replaced"], growth["dropped"], growth["removed"]) == (2, 2, 14)
     assert not {name for name in fingerprints(root / "live") if name.startswith("shard")} & standing.keys()
-    packer.convert(root / "live", root / "plain", format=request.param, **QUIET)
     packer.build(sources["after"], root / "anew", **how)
-    return {name: root / name for name in ("live", "plain", "anew")}
+    return {name: root / name for name in ("live", "anew")}
 
 
 def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[str, Path]) -> None:
@@ -94,62 +92,6 @@ def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[
     assert packer.verify(datasets["live"], deep=True, progress=False).problems == ()
     keys = [sample["key"] for sample in read_samples(datasets["live"])]
     assert len(set(keys)) == len(keys)
-
-
-def test_everything_that_reads_gives_what_a_copy_gives(datasets: dict[str, Path]) -> None:
-    live, plain = open_dataset(datasets["live"]), open_dataset(datasets["plain"])
-    assert len(live) == len(plain)
-    for name in live.schema.names:
-        one, other = live.column(name), plain.column(name)
-        assert len(one) == len(live)
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    keys = list(plain.column("key"))
-    assert [live.find(key) for key in keys] == list(range(len(live)))
-    with pytest.raises(UsageError):
-        live.find("00000002-000000")  # of the video that is gone
-    assert live.classes == plain.classes
-    draw = np.random.default_rng(0)
-    for ours, theirs in (
-        (live, plain),
-        (live.where(lambda label: label == 1, ["label"]), plain.where(lambda label: label == 1, ["label"])),
-        (live.clips(3, by="source"), plain.clips(3, by="source")),
-        (live.subset([5, 1, 5, 9]), plain.subset([5, 1, 5, 9])),
-        (pickle.loads(pickle.dumps(live)), plain),
-    ):
-        rows = draw.permutation(len(plain) if ours is live else len(ours))
-        one, other = ours.read_batch(rows), theirs.read_batch(rows)
-        assert one.keys() == other.keys()
-        assert all(np.array_equal(a, b) for name in one for a, b in zip(one[name], other[name], strict=True))
-    weights = class_balanced_weights(plain.column("label"))
-    for how in ({"shuffle": "full"}, {"shuffle": False, "read_ahead": 2}, {"shuffle": "full", "weights": weights}):
-        epochs = [
-            [key for batch in Loader(ds, batch_size=4, seed=3, workers=2, **how) for key in batch["key"]]  # type: ignore[arg-type]
-            for ds in (live, plain)
-        ]
-        assert epochs[0] == epochs[1]
-    blocks = [key for batch in Loader(live, batch_size=4, shuffle="blocks", workers=2) for key in batch["key"]]
-    assert sorted(blocks) == sorted(keys)
-    assert keys[0] in live.describe(0)
-
-
-@pytest.mark.parametrize("datasets", ["npy"], indirect=True)
-def test_everything_that_starts_from_a_dataset(datasets: dict[str, Path], tmp_path: Path) -> None:
-    live, plain = datasets["live"], datasets["plain"]
-    made: dict[str, list[Any]] = {"split": [], "merge": [], "build": [], "export": []}
-    for number, path in enumerate((live, plain)):
-        out = tmp_path / str(number)
-        packer.split(path, out / "split", by="source", ratios="train=0.6,val=0.4", **QUIET)
-        made["split"].append([encoded_values(out / "split" / part, "image") for part in ("train", "val")])
-        packer.merge([path, datasets["anew"]], out / "merge", **QUIET)
-        made["merge"].append(encoded_values(out / "merge", "image"))
-        packer.build(path, out / "build", size=8, **QUIET)
-        made["build"].append(encoded_values(out / "build", "image"))
-        packer.export(path, out / "export", progress=False)
-        made["export"].append(sorted(p.name for p in (out / "export").rglob("*.png")))
-        packer.preview(path, out / "sheet.png", progress=False)
-    for one, other in made.values():
-        assert one == other
-    assert packer.count_values(live, by="source").found == packer.count_values(plain, by="source").found
 
 
 def test_open_readers_and_further_updates(datasets: dict[str, Path], sources: dict[str, Path], tmp_path: Path) -> None:

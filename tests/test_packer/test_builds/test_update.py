@@ -372,22 +372,6 @@ def test_added_fields_come_off_before_a_dataset_grows_and_on_again(source: Path,
     assert open_dataset(out).column("guess").tolist() == list(range(len(keys)))
 
 
-def test_a_dataset_of_an_earlier_version_is_refused(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    build(source, out)
-    items = out / "items.jsonl"
-    lines = [{k: v for k, v in line.items() if k != "source_digest"} for line in read_jsonl(items)]
-    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    items.write_bytes(data)
-    document = json.loads((out / "manifest.json").read_bytes())
-    for entry in document["files"]:
-        if entry["name"] == "items.jsonl":
-            entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (out / "manifest.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="earlier version made the dataset: pack it again with --overwrite"):
-        build(source, out, update=True)
-
-
 def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)

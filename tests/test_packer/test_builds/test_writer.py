@@ -28,7 +28,6 @@ from packer import Array, Image, Writer
 from packer.builds.writing import writer as writer_module
 from packer.builds.writing.writer import FIRST_SAMPLES
 from readers import open_dataset
-from shardspec.codecs import codec_for
 from shardspec.errors import (
     BuildError,
     BuildLockedError,
@@ -38,7 +37,7 @@ from shardspec.errors import (
 )
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
-from shardspec.schema import DTYPES, Field, NamedConfig
+from shardspec.schema import DTYPES
 
 TESTS = Path(__file__).parents[2]
 DECLARED = {
@@ -300,15 +299,6 @@ def test_given_classes_number_the_labels(tmp_path: Path, values: list[Any], fiel
     assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [1, 0]
 
 
-@pytest.mark.parametrize("wrong", [0.5, 1.0, True, b"cat", [1, 0], np.ones(2, int), None])
-def test_a_first_label_that_is_no_class_is_an_error_where_it_is_written(tmp_path: Path, wrong: Any) -> None:
-    with Writer(tmp_path / "out", classes=["cat", "dog"], progress=False) as writer:
-        with pytest.raises(SchemaError, match=r"field 'label': expected a (class, cat, dog, or its|value in every)"):
-            writer.write(label=wrong)
-        writer.write(label="dog")
-    assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [1]
-
-
 @pytest.mark.parametrize("first", ["cat", 0])
 def test_given_classes_take_names_and_numbers_after_the_first_samples_too(tmp_path: Path, first: str | int) -> None:
     with Writer(tmp_path / "out", classes=["cat", "dog"], progress=False) as writer:
@@ -489,17 +479,6 @@ with packer.Writer(sys.argv[1], overwrite=True, progress=False, shard_size=3000)
 """
 
 
-def test_a_writer_that_fails_leaves_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    for out in (tmp_path / "new", tmp_path / "further" / "down", tmp_path / "own"):
-        with pytest.raises(SchemaError):
-            write(out, [{"x": 1}, {"x": "text"}])
-        with pytest.raises(BuildError, match="no sample was written"), Writer(out, progress=False):
-            pass
-    assert [path.name for path in tmp_path.rglob("*")] == ["own"]
-    assert problems(write(tmp_path / "further" / "down", [{"x": 1}])._job.layout.root) == ()
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("old", [False, True])
 def test_signals_in_the_loop(tmp_path: Path, sign: signal.Signals, old: bool) -> None:
@@ -609,14 +588,6 @@ def test_declared_arrays_come_back(tmp_path_factory: pytest.TempPathFactory, dat
     assert open_dataset(folder / "out").schema["x"].shape == shape
     for found, expected in zip(read_samples(folder / "out"), arrays, strict=True):
         assert_equal(np.asarray(found["x"]), expected)
-
-
-def test_a_codec_reads_what_is_kept(tmp_path: Path) -> None:
-    """A grey JPEG keeps its bytes, and is read as RGB."""
-    grey = jpeg(1, format="JPEG")
-    write(tmp_path / "out", [{"image": grey}])
-    codec = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("jpeg")))
-    assert_equal(read_samples(tmp_path / "out")[0]["image"], codec.decode(grey))
 
 
 def test_progress_reports_the_shards(tmp_path: Path) -> None:

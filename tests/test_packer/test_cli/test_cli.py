@@ -8,21 +8,17 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.builds import OPTIONS, write_images
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
-from support.media import scene, write_image, write_video
+from support.media import write_video
 from support.packed import check_whole, fingerprints, read_samples
 
 from packer import Recipe
 from packer.cli import main
-from packer.cli.line import COMMANDS
-from packer.recipe.options import BuildOptions
 from shardspec.layout import Layout
 
 
@@ -104,15 +100,6 @@ def test_packed_datasets_are_written_where_the_libraries_are(
     assert "problem" not in checked.stderr
 
 
-def test_help_names_every_command_and_option() -> None:
-    text = run_packer("--help").stdout
-    assert all(re.search(rf"^ +{name}\s", text, re.MULTILINE) for name in COMMANDS)
-    text = run_packer("build", "--help").stdout
-    assert "usage: packer build" in text
-    for name in ("dry_run", "config", "json", *(field.name for field in (*fields(Recipe), *fields(BuildOptions)))):
-        assert f"--{name.replace('_', '-')}" in text, name
-
-
 def test_only_workers_that_have_something_to_do_are_announced(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--workers", "2")
     assert done.stderr.startswith("packing: 3 items into lmdb shards by 1 worker process\n")  # all in one task
@@ -138,22 +125,6 @@ def test_a_build_shows_what_it_made(source: Path, tmp_path: Path) -> None:
     assert {name: document[name] for name in ("samples", "items", "packed_items", "rejected_items", "shards")} == {
         "samples": 3, "items": 3, "packed_items": 3, "rejected_items": 0, "shards": 1,
     }  # fmt: skip
-
-
-def test_inspect_shows_what_is_there(reference: Path) -> None:
-    document = json.loads(run_packer("inspect", reference, "--json").stdout)
-    manifest = Layout(reference).load()
-    assert document["format"] == "lmdb"
-    assert document["digest"] == manifest.digest
-    assert document["items"] == document["packed_items"] == 99
-    assert document["rejected_items"] == 0
-    assert document["samples"] == manifest.samples == sum(shard["samples"] for shard in document["shards"])
-    assert {field["name"] for field in document["fields"]} == set(manifest.schema.names)
-    text = run_packer("inspect", reference).stdout
-    for part in (str(reference), manifest.digest, "99 packed + 0 rejected", "image: bytes", "2 classes: fake, real"):
-        assert part in text
-    assert document["problem"] == ""
-    assert "problem" not in text
 
 
 def test_inspect_names_the_first_file_that_is_missing(reference: Path, tmp_path: Path) -> None:
@@ -386,14 +357,6 @@ def test_folders_with_odd_names(source: Path, tmp_path: Path) -> None:
         check_whole(out)
         assert json.loads(run_packer("inspect", out, "--json").stdout)["samples"] == 3
     assert fingerprints(raw) == fingerprints(tmp_path / "öut 'x' \"y\"")
-
-
-def test_the_same_suffix_in_any_case(tmp_path: Path) -> None:
-    write_image(tmp_path / "source" / "A.JpG", scene(0, (20, 16)), format="JPEG")
-    write_video(tmp_path / "source" / "b.mp4", frames=3)
-    (tmp_path / "source" / "b.mp4").rename(tmp_path / "source" / "B.MP4")
-    document: dict[str, Any] = json.loads(run_packer("build", tmp_path / "source", tmp_path / "out", "--json").stdout)
-    assert (document["items"], document["samples"]) == (2, 4)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside another's"])

@@ -120,4 +120,4 @@ def test_messages_use_the_name_that_was_typed(
         main(["bench", "--help"])
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: {called} bench")
-    assert f"as for {called} build" in shown
+    assert f"that {called} build made" in shown

@@ -72,16 +72,6 @@ def test_signals_to_the_whole_group_until_all_has_ended(
     wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
 
 
-@pytest.mark.parametrize("sign", SIGNS)
-def test_two_signals_to_the_whole_group(tmp_path: Path, builds: list[Any], sign: signal.Signals) -> None:
-    builds.append(running(tmp_path))
-    workers = workers_of(builds[0].pid)
-    for _ in range(2):
-        os.killpg(builds[0].pid, sign)
-    check_interrupted(builds[0])
-    wait_for("the workers' end", lambda: not any(map(is_alive, workers)))
-
-
 @pytest.mark.parametrize("sign", [sign.name for sign in SIGNS])
 @pytest.mark.parametrize("times", [1, 4])
 def test_signals_in_the_midst_of_the_end_of_workers(tmp_path: Path, builds: list[Any], sign: str, times: int) -> None:

@@ -11,7 +11,7 @@ from support.command import read_jsonl, run_packer
 from support.media import scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
-from packer import Recipe, build
+from packer import build
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import Layout
 from shardspec.schema import NamedConfig
@@ -128,8 +128,3 @@ def test_a_field_that_is_no_image_is_a_reject_with_its_reason(tmp_path: Path) ->
         build(given, tmp_path / "out", encode_field="n=png", **QUIET)
     (found, _) = [line["reason"] for line in read_jsonl(Layout(tmp_path / "out").build / "rejects.jsonl")]
     assert "encode_field: expected 'n' as an image, uint8 (H, W, 3), found int64 (3,)" in found
-
-
-def test_a_recipe_without_it_says_nothing_of_it() -> None:
-    assert "encode_field" not in Recipe().to_json()
-    assert Recipe(encode_field="ir_image=png").to_json()["encode_field"] == ["ir_image=png"]
