@@ -25,7 +25,6 @@ def read_groups(path: Path, by: str, chosen: IntArray | None = None) -> Groups:
     ----------
     path : Path
         The dataset's folder.
-    by : str
     chosen : int array, optional
         The rows to group, ascending; by default all. Other rows have no group, and their shards are not read.
 

@@ -34,12 +34,7 @@ Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
 
 
 class RowSource(Protocol):
-    """Encoded rows in a fixed order, with a final schema.
-
-    Attributes
-    ----------
-    schema : Schema
-    """
+    """Encoded rows in a fixed order, with a final schema."""
 
     schema: Schema
 
@@ -72,7 +67,6 @@ def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:
     ----------
     config : mapping
         ``kind`` is a key of `ROW_SOURCES`; the other keys belong to that source.
-    workspace : Workspace
     """
     source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, workspace)
     return source

@@ -36,7 +36,7 @@ from packer.workspace import Workspace, read_lines
 from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
 from readers.formats.machine import available_processors
-from shardspec.entries import Counts, Generation, strip_aside, total
+from shardspec.entries import Counts, Generation, strip_aside
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
@@ -51,7 +51,6 @@ class BuildTotals:
 
     Attributes
     ----------
-    counts : Counts
     marked, refilled, broken_tracks, unused_boxes
         See `packer.builds.result.BuildResult`.
     mended : int
@@ -111,12 +110,7 @@ def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparis
     if not counts.items:  # all retried items were rejected again
         return kept
     added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
-    if not compared.joins:
-        return [*kept, Made(added, counts.samples)]
-    last, rows = kept[-1]
-    fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
-    joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
-    return [*kept[:-1], Made(joined, rows + counts.samples)]
+    return [*kept, Made(added, counts.samples)]
 
 
 def describe_contents(
@@ -162,7 +156,6 @@ def _note(
 
     Parameters
     ----------
-    kind : str
     last : Generation
         The generation whose version of this project is recorded.
     finished : str or None
@@ -187,11 +180,8 @@ class BuildAssembler:
 
     Parameters
     ----------
-    space : Workspace
-    plan : BuildPlan
     digests : bytearray
         See `packer.builds.planning.plan`.
-    declaration : Declaration, optional
     comparison : Comparison, optional
         See `packer.builds.job.BuildJob`.
     rejects : bool

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,6 @@ from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, is_url
 from shardspec.stores import Hub, Store, writable_store
 from shardspec.wording import program
-
-_INSTEAD: Mapping[str, str] = {
-    "config": "pass the keys of the file as arguments, **tomllib.load(file)",
-    "dry_run": "call packer.dry_run with the other arguments",
-    "quiet": "give progress=False",
-    "json": "use the value that the build returns",
-}
-"""Options that exist only on the command line, and what to do in Python instead."""
 
 _OF_IMAGES = (
     "preset",
@@ -349,7 +341,7 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
     UsageError
         If an option is unknown or invalid.
     """
-    _refuse_unknown(options)
+    refuse_unknown(options, (*OPTION_NAMES, "recipe", "progress"))
     how = {name: options.pop(name) for name in list(options) if name in BUILD_OPTION_NAMES}
     functions: dict[str, Step] = {}
     if recipe is None:
@@ -364,14 +356,6 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
     roots = (root if is_url(root) else str(Path(root).absolute()) for root in recipe.root)
     recipe = dataclasses.replace(recipe, root=tuple(roots))
     return recipe, BuildOptions(**how), functions
-
-
-def _refuse_unknown(names: Iterable[str]) -> None:
-    """Refuse keywords that are not options of the build, with advice for options of the command line."""
-    for name in names:
-        if name in _INSTEAD:
-            raise UsageError(f"exists only on the command line; in Python, {_INSTEAD[name]}", option=name)
-    refuse_unknown(names, (*OPTION_NAMES, "recipe", "progress"))
 
 
 def _name_step(step: Any, functions: dict[str, Step]) -> Any:

@@ -139,7 +139,6 @@ def estimate(
         See `packer.build`.
     functions : dict of str to callable
         Steps passed as Python functions, by their names in the recipe.
-    listener : ProgressListener
     compare : callable
         Compares a listing with the dataset in `out`. Returns None if there is none.
     """

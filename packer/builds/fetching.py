@@ -43,7 +43,6 @@ class _Download(NamedTuple):
 
     Attributes
     ----------
-    url : str
     part : tuple of int or None
         `Member.run`, or the number of the block.
     """

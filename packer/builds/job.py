@@ -36,11 +36,8 @@ class BuildJob:
 
     Parameters
     ----------
-    recipe : Recipe
     runtime : mapping
         See `packer.builds.provenance.describe_runtime`.
-    listing : Listing
-    options : BuildOptions
     functions : dict of str to callable
         Steps passed as Python functions, by their names in the recipe.
     declaration : Declaration, optional
@@ -50,7 +47,6 @@ class BuildJob:
 
     Attributes
     ----------
-    plan : BuildPlan
     totals : BuildTotals or None
         Set once this call has finished the job.
     remarks : tuple of str
@@ -153,7 +149,6 @@ class _Resumption(Resumption):
 
     Parameters
     ----------
-    plan : BuildPlan
     lines : ItemLines
         The plan's items.
     can_update : bool

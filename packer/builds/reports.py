@@ -81,7 +81,6 @@ class ReportWriter:
 
     Parameters
     ----------
-    rejects, items : Path
     base : BaseReports, optional
         In an update, the reports of the dataset.
 
@@ -276,8 +275,6 @@ class BaseReports:
 
     Parameters
     ----------
-    layout : Layout
-    manifest : Manifest
     gone : (items,) bool, optional
         True for each item to drop. Its line in ``items.jsonl`` stays, with the state ``"gone"``, so that the numbers of
         items and lines still agree.

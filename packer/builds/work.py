@@ -51,13 +51,10 @@ class BuildWork:
 
     Parameters
     ----------
-    workspace : Workspace
-    plan : BuildPlan
     functions : dict of str to callable
         Steps passed as Python functions (inline engine only).
     live : dict of int to Item
         Items whose columns hold arrays, by index (inline engine only).
-    resources : StepResources
     """
 
     def __init__(
@@ -273,7 +270,7 @@ class BuildWork:
         if not joined.exists():
             with PartWriter(joined, self.workspace.owner) as part:
                 for path in paths:
-                    part.extend(Part(self.workspace.promised(path)))
+                    part.copy(Part(self.workspace.promised(path)), 0)
                 part.finish()
         for path in paths:
             path.unlink(missing_ok=True)
@@ -343,13 +340,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
 
 
 class KeptItems:
-    """Finds items of earlier plans in `Workspace.kept` that a plan can reuse.
-
-    Parameters
-    ----------
-    space : Workspace
-    plan : BuildPlan
-    """
+    """Finds items of earlier plans in `Workspace.kept` that a plan can reuse."""
 
     def __init__(self, space: Workspace, plan: BuildPlan) -> None:
         self._places: dict[str, tuple[Path, int]] = {}

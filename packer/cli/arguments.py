@@ -39,10 +39,6 @@ _MADE: Mapping[str, str] = {
 class FunctionCommand:
     """A command that calls the function of `packer` of the same name, and prints its result.
 
-    Parameters
-    ----------
-    command : str
-
     Raises
     ------
     MissingDependencyError

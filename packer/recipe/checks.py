@@ -72,7 +72,6 @@ def option(default: Any, help: str, **meta: Any) -> Any:
 
     Parameters
     ----------
-    default : object
     help : str
         Text for ``--help``.
     **meta
@@ -123,8 +122,6 @@ def check_value(name: str, value: Any, kinds: Collection[type], meta: Mapping[st
 
     Parameters
     ----------
-    name : str
-    value : object
     kinds : collection of type
         Allowed types; empty if the type is checked elsewhere.
     meta : mapping
@@ -169,8 +166,6 @@ def checked(name: str, value: Any, kind: Any, **meta: Any) -> Any:
 
     Parameters
     ----------
-    name : str
-    value : object
     kind : type, or union of types
         Allowed types, such as ``int | None``.
     **meta
@@ -187,7 +182,6 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
 
     Parameters
     ----------
-    text : str or int
     name : str
         Name of the option, for messages.
 

@@ -103,7 +103,6 @@ class Team:
 
     Attributes
     ----------
-    workers : int
     item_timeout : float
         Time limit of one item in seconds.
     decodes_ahead : bool

@@ -152,8 +152,6 @@ def declare(fields: Mapping[str, Any] | None, classes: Sequence[str] | None, ima
     fields : mapping of str to type, optional
         ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``dict``, ``list``, a NumPy scalar type, `Image`, `Array`;
         ``int | None`` if a value may be missing.
-    classes : sequence of str, optional
-    image : NamedConfig
 
     Raises
     ------

@@ -77,10 +77,8 @@ def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str
 
     Parameters
     ----------
-    text : str
     quality : int
         Quality if the text has none.
-    subsampling : str
 
     Raises
     ------

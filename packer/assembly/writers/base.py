@@ -22,7 +22,6 @@ class ShardSize:
 
     Attributes
     ----------
-    samples : int
     field_bytes : dict of str to int
         Encoded bytes of each field over all rows. Offsets of ragged fields do not count.
     """
@@ -49,8 +48,6 @@ class ShardWriter(Protocol):
         ``name``.
     name : str
         For example ``"shard-00000"``.
-    schema : Schema
-    size : ShardSize
 
     Attributes
     ----------
@@ -118,7 +115,6 @@ class BlockBuffer:
 
     Parameters
     ----------
-    schema : Schema
     rows : int
         Rows per block, 1 or more.
     """
@@ -169,9 +165,6 @@ class IndexWriter:
 
     Parameters
     ----------
-    format : str
-    schema : Schema
-    rows : int
     summed : sequence of str
         Fields whose values get a checksum, in formats that have checksums of their own.
     """

@@ -44,7 +44,6 @@ class PackedItem(NamedTuple):
 
     Attributes
     ----------
-    name : str
     report : dict
         The item's report as JSON, without its name.
     group : int or None
@@ -100,10 +99,6 @@ class Part:
         """Return the group with these columns, or None."""
         return next((group for group in self.groups if group.columns == columns), None)
 
-    def row_data(self) -> memoryview:
-        """Return the bytes of all rows."""
-        return self._view[: sum(group.bytes for group in self.groups)]
-
 
 def open_part(workspace: Workspace, task: int) -> Part:
     """Open the part of a finished task. Wait for the file if it is not visible yet."""
@@ -132,7 +127,6 @@ class RowGroup:
 
     Attributes
     ----------
-    columns : mapping of str to ColumnSpec
     starts : (rows,) int64
         Offset of each row in the part.
     lengths : (rows, columns) int64
@@ -322,21 +316,7 @@ class PartWriter:
         self._file.writelines(values)
         self.items.extend(PackedItem(name, report, number) for name, report in zip(names, reports, strict=True))
 
-    def extend(self, part: Part) -> None:
-        """Append all rows and reports of another part."""
-        offset, data = self.bytes, part.row_data()
-        self._file.write(data)
-        self.bytes += len(data)
-        numbers: dict[int | None, int | None] = {None: None}
-        for before, rows in enumerate(part.groups):
-            number = numbers[before] = self._find_group(tuple(rows.columns), tuple(rows.columns.values()))
-            group = self._groups[number]
-            group.starts.extend((rows.starts + offset).tolist())
-            group.lengths.extend(rows.lengths.ravel().tolist())
-            group.shapes.extend(rows.shapes.ravel().tolist())
-        self.items.extend(item._replace(group=numbers[item.group]) for item in part.items)
-
-    def copy(self, part: Part, place: int, key_of: Callable[[int], str] | None) -> ItemReport:
+    def copy(self, part: Part, place: int, key_of: Callable[[int], str] | None = None) -> ItemReport:
         """Append one item of another part.
 
         Parameters
@@ -344,8 +324,8 @@ class PartWriter:
         part : Part
         place : int
             The item's position in that part.
-        key_of : callable or None
-            Returns the new key of a sample, given its number in the item. None keeps the keys.
+        key_of : callable, optional
+            Returns the new key of a sample, given its number in the item. By default, the keys stay.
 
         Returns
         -------

@@ -201,7 +201,6 @@ class UpdatedRows:
     ----------
     config : mapping
         See `describe_updated`.
-    workspace : Workspace
     added : RowSource, optional
         The new rows, if they are open already. The caller must then have compared the digests of the old shards.
         Without `added`, as in a worker process, the digest of each old shard is compared before its rows are copied,

@@ -33,7 +33,6 @@ class SchemaSettler:
 
     Parameters
     ----------
-    image_codec : NamedConfig
     classes : dict of str to list of str
         Class names by field.
     layouts : dict of int to str
@@ -184,8 +183,6 @@ class PartsReader:
 
     Parameters
     ----------
-    workspace : Workspace
-    tasks : sequence of Task
     make_settler, make_reports : callable
         Make the settler and the report writer for a pass over the parts.
     identities : callable
@@ -197,12 +194,8 @@ class PartsReader:
 
     Attributes
     ----------
-    columns : mapping of str to ColumnSpec
-    settler : SchemaSettler
-    reports : ReportWriter
     rows : array of int
         The number of used rows of each task.
-    table : RowTable
     failed : ItemReport or None
         Report of the first item that yielded no sample.
     """

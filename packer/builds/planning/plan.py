@@ -57,12 +57,8 @@ class BuildPlan:
         The resolved recipe, as JSON.
     runtime : dict
         Versions of the libraries, and the detector's runtime.
-    items : int
     items_digest : str
         SHA-256 over the items: names, sizes, modification times, columns.
-    ignored : int
-    classes : dict of str to list of str
-    tasks : sequence of Task
     arrays : dict of str to list
         For columns whose lists of numbers become arrays: the dtype, and the sizes after the first axis.
     declared : dict
@@ -162,18 +158,10 @@ def make_plan(
 
     Parameters
     ----------
-    recipe : Recipe
-    runtime : mapping
-    listing : Listing
     base, gone : str
         See `BuildPlan`.
     observe : callable, optional
         Called with every item.
-
-    Returns
-    -------
-    plan : BuildPlan
-    lines : ItemLines
 
     Raises
     ------

@@ -27,10 +27,6 @@ RECIPE_KEYS = ("format", "encode", "quality", "subsampling", "shard_size", "shuf
 class WrittenJob:
     """The samples of a writer, as a job (`packer.jobs.plan.JobPlan`).
 
-    Parameters
-    ----------
-    recipe : Recipe
-
     Attributes
     ----------
     declaration : Declaration

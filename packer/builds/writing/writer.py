@@ -328,12 +328,7 @@ _CLASS = FieldType("class")
 
 
 class FirstSamples:
-    """Keeps the first samples in memory until the types of the fields are settled.
-
-    Parameters
-    ----------
-    declaration : Declaration
-    """
+    """Keeps the first samples in memory until the types of the fields are settled."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration

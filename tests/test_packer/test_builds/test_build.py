@@ -360,10 +360,6 @@ class TestPython:
     @pytest.mark.parametrize(
         ("name", "value", "reported"),
         [
-            ("config", "recipe.toml", r"config: .*command line.*\*\*tomllib\.load\(file\)"),
-            ("dry_run", True, r"dry_run: .*packer\.dry_run"),
-            ("quiet", True, r"quiet: .*progress=False"),
-            ("json", True, r"json: .*use the value that the build returns"),
             ("worker", 2, r"unknown option 'worker': expected one of preset, .*; did you mean 'workers'"),
             ("progres", False, r"unknown option 'progres': .*; did you mean 'progress'"),
         ],

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.builds import write_images
 from support.packed import fingerprints
 
 import packer
-from packer.builds.parts import part as part_module
 from packer.builds.parts.part import Part, PartWriter, RowGroup
 from packer.builds.parts.rows import PartRows, RowTable, describe_rows
 from packer.builds.parts.summary import PartsReader, SchemaSettler
 from packer.builds.reports import ReportWriter
 from packer.jobs.plan import Tasks
-from packer.jobs.stages import cut_into_shards
 from packer.recipe import Recipe
 from packer.steps.encode import ColumnSpec, EncodedBatch, EncodedValue, image_codec
 from packer.steps.report import ItemReport
@@ -57,43 +54,6 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
                 part.end(ItemReport(f"{task}-{item}", samples=1, frames=1, faces=1))
             part.finish()
     return space
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the parts that were opened for the cut."""
-    names: list[str] = []
-
-    class Counted(Part):
-        def __init__(self, path: Path) -> None:
-            super().__init__(path)
-            names.append(path.name)
-
-    monkeypatch.setattr(part_module, "Part", Counted)
-    return names
-
-
-@pytest.mark.parametrize("far", [False, True])
-def test_parts_are_read_in_order_as_soon_as_they_are_there_and_each_is_opened_once(
-    space: Workspace, tmp_path: Path, far: bool, opened: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_files, "is_on_network", lambda _: far)
-
-    def read_until(tasks: int) -> None:
-        while len(reader.rows) < tasks:
-            reader.read()
-        reader.read()
-        assert len(reader.rows) == tasks
-
-    with closing(open_parts(space, tmp_path)) as reader:
-        for task in (*range(5, 40), *range(1, 5)):
-            reader.read([task])
-            assert not len(reader.rows)
-        reader.read([0])
-        read_until(40)
-        reader.finish()
-    assert reader.rows.tolist() == [min(2, task % 4) for task in range(TASKS)]
-    assert [opened.count(space.part(task).name) for task in range(TASKS)] == [1] * TASKS
 
 
 def open_parts(space: Workspace, folder: Path) -> PartsReader:
@@ -148,31 +108,6 @@ def test_what_was_taken_in_is_what_the_parts_say(
     ]
 
 
-def test_columns_that_only_the_first_parts_have_are_not_those_that_count(tmp_path: Path, opened: list[str]) -> None:
-    """What was assumed after the first part is given up, and the parts are read again."""
-    space = Workspace(tmp_path / ".build")
-    space.create()
-    space.create_results(TASKS)
-    for task in range(TASKS):
-        with PartWriter(space.part(task)) as part:
-            part.begin()
-            part.append({("odd" if task < 2 else "image"): encoded(b"12", "image", "|u1", (2, 1, 1))})
-            part.end(ItemReport(f"{task}", samples=1, frames=1))
-            part.finish()
-    reader = open_parts(space, tmp_path)
-    for task in range(5):
-        reader.read([task])
-    with closing(reader):
-        reader.finish()
-    assert list(reader.columns) == ["image"]
-    assert reader.rows.tolist() == [0, 0] + [1] * (TASKS - 2)
-    assert reader.failed is not None
-    assert reader.failed.name == "0"
-    assert reader.reports.counts(0).rejected_items == 2
-    assert len((tmp_path / "items").read_text().splitlines()) == TASKS
-    assert len(opened) == 2 * TASKS
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_items_added_together_make_the_part_of_items_added_one_by_one(tmp_path: Path, rows: int) -> None:
     values = {
@@ -211,37 +146,6 @@ def test_lengths_of_more_than_32_bits_are_not_cut_off() -> None:
         assert sizes["alike"].tolist() == [3] * 4
         assert sizes["other"].tolist() == [7, 7, 7, last]
         assert sizes["other"].dtype == (np.int64 if last == huge else np.uint32)
-
-
-def test_after_the_last_task_no_part_is_left_to_be_opened(
-    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither in a build, nor in one that goes on where another ended."""
-    source = write_images(tmp_path / "source", [f"{number:03d}.png" for number in range(100)])
-    before: list[int] = []
-
-    def count(*args: Any) -> Any:
-        before.append(len(opened))
-        if len(before) == 1:
-            raise KeyboardInterrupt
-        made = cut_into_shards(*args)
-        before.append(len(opened))
-        return made
-
-    monkeypatch.setattr("packer.jobs.job.cut_into_shards", count)
-    with pytest.raises(KeyboardInterrupt):
-        packer.build(source, tmp_path / "out", engine="inline", progress=False)
-    parts = sorted((tmp_path / "out" / ".build").rglob("part-*"))
-    assert before == [len(parts)] == [len(opened)]
-    parts[-1].unlink()
-    packer.build(source, tmp_path / "out", engine="inline", progress=False)
-    assert before == [len(parts), 2 * len(parts), 2 * len(parts)]
-
-
-def test_finished_tasks_are_those_with_a_part(space: Workspace) -> None:
-    space.item_part(TASKS, TASKS).write_bytes(b"")
-    space.attempt(space.part(TASKS)).write_bytes(b"")
-    assert space.finished_tasks() == set(range(TASKS))
 
 
 def test_a_build_on_a_network_file_system_gives_the_same_bytes(

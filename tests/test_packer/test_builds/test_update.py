@@ -133,23 +133,6 @@ def test_no_class_stays_no_class(tmp_path: Path, named_by: dict[str, Any]) -> No
     assert build(table, out, update=True, **named_by).found_finished
 
 
-def test_a_first_item_without_columns_does_not_stand_for_all(tmp_path: Path) -> None:
-    """Values were missing before, and are not in the batch, whose first item is rejected before it has any column."""
-    out, how = tmp_path / "out", {"sidecars": True}
-    source = write_images(tmp_path / "source", ["a.png", "b.png"])
-    (source / "b.json").write_text('{"age": 1}')
-    build(source, out, **how)
-    (source / "a.png").unlink()
-    write_images(source, ["0.png", "c.png"])
-    (source / "0.json").write_text("{")
-    (source / "c.json").write_text('{"age": 3}')
-    result = build(source, out, update=True, changed="replace", **how)
-    assert result.growth is not None
-    assert (result.growth.new, result.growth.kept, result.growth.changed, result.growth.gone) == (2, 1, 0, 1)
-    found = [(sample["source"], int(sample["age"]), bool(sample["age_valid"])) for sample in read_samples(out)]
-    assert found == [("a.png", 0, False), ("b.png", 1, True), ("c.png", 3, True)]
-
-
 def test_what_changed_and_what_is_gone_is_reported_and_stays(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(source, out)
@@ -284,15 +267,6 @@ def test_a_column_that_is_new_is_named_with_the_ways_out(source: Path, tmp_path:
     assert open_dataset(out).column("age_valid").tolist() == [True, True, False]
 
 
-def test_values_that_are_missing_for_the_first_time_are_named(source: Path, tmp_path: Path) -> None:
-    out, table = tmp_path / "out", source / "table.csv"
-    rows = [{"path": f"{'ab'[n % 2]}/{n:02d}.png", "age": n} for n in range(2, 5)]
-    build(write_table(table, rows), out)
-    with pytest.raises(UsageError, match=r"found others \('age' has missing values for the first time\): use a source"):
-        build(write_table(table, [*rows, {"path": "b/05.png", "age": ""}]), out, update=True)
-    assert check_whole(out).samples == 3
-
-
 def test_arrays_of_rows_grow(tmp_path: Path) -> None:
     rows = [{"image": scene(n, (24, 18)), "points": [n, 1.5]} for n in range(3)]
     build(rows[:2], tmp_path / "out")
@@ -378,10 +352,7 @@ def test_the_history_says_when_what_and_by_which_version(source: Path, tmp_path:
     for number in range(2):
         write_images(source, [f"z{number}.png"])
         build(source, out, update=True)
-    assert [g.kind for g in Layout(out).load().generations] == [
-        "build",
-        "update",
-    ]  # the manifest does not grow with them
+    assert [g.kind for g in Layout(out).load().generations] == ["build", "update", "update"]
     notes = packer.inspect(out).history
     assert [(note.kind, note.items) for note in notes] == [("build", 10), ("update", 1), ("update", 1)]
     assert all(note.finished and note.version for note in notes)

@@ -126,19 +126,6 @@ def test_the_same_samples_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert fingerprints(tmp_path / "again") == fingerprints(tmp_path / "b")
 
 
-def test_what_is_packed_further_is_an_ordinary_dataset(tmp_path: Path) -> None:
-    write(tmp_path / "a", [{"key": f"a{n}", **sample(n)} for n in range(30)], quality=85)
-    write(tmp_path / "b", [{"key": f"b{n}", **sample(n)} for n in range(30)], quality=85)
-    packer.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all", engine="inline", progress=False)
-    packer.convert(tmp_path / "all", tmp_path / "npy", format="npy", engine="inline", progress=False)
-    packer.split(tmp_path / "npy", tmp_path / "parts", into="label", engine="inline", progress=False)
-    packer.build(tmp_path / "npy", tmp_path / "small", size=8, engine="inline", progress=False)
-    assert problems(tmp_path / "npy") == problems(tmp_path / "small") == ()
-    assert len(open_dataset(tmp_path / "parts" / "cat")) == 20
-    assert open_dataset(tmp_path / "small")[0]["image"].shape[0] == 8
-    assert "60 samples" in packer.inspect(tmp_path / "all").describe()
-
-
 WRONG = [
     ({"count": "5"}, "field 'count': expected an integer, found '5' (str)"),
     ({"count": True}, "field 'count': expected an integer, found True (bool)"),
@@ -305,19 +292,6 @@ def test_given_classes_take_names_and_numbers_after_the_first_samples_too(tmp_pa
         for value in [first] * FIRST_SAMPLES + ["dog", 1, -1]:
             writer.write(label=value)
     assert [int(row["label"]) for row in read_samples(tmp_path / "out")] == [0] * FIRST_SAMPLES + [1, 1, -1]
-
-
-def test_images_of_several_fields_have_codecs_of_their_own(tmp_path: Path) -> None:
-    fields = {"image": Image("webp", quality=80), "depth_image": Image("raw"), "thumb": Image("jpeg", quality=50)}
-    picture = scene(1, (20, 30))
-    write(tmp_path / "out", [{"image": picture, "depth_image": picture, "thumb": jpeg(1)}], fields=fields)
-    schema = open_dataset(tmp_path / "out").schema
-    assert [schema[name].codec.name for name in fields] == ["webp", "raw", "jpeg"]
-    assert_equal(read_samples(tmp_path / "out")[0]["depth_image"], picture)
-    write(tmp_path / "mask", [{"image": picture, "lip_image": picture}])
-    schema = open_dataset(tmp_path / "mask").schema
-    assert [schema[name].codec.name for name in ("image", "lip_image")] == ["jpeg", "png"]  # it may be a label map
-    assert problems(tmp_path / "out") == problems(tmp_path / "mask") == ()
 
 
 def test_encoded_images_become_what_a_build_makes_of_their_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.builds import OPTIONS, write_images
 from support.command import arguments, environment, run_packer
 from support.hooks import at_start_of, before_each
 from support.media import write_video
-from support.packed import check_whole, fingerprints, read_samples
+from support.packed import check_whole, read_samples
 
 from packer import Recipe
 from packer.cli import main
@@ -345,18 +345,6 @@ def test_a_current_folder_that_was_deleted_matters_to_none(source: Path, tmp_pat
     done = subprocess.run(shell, env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 samples" in done.stdout
-
-
-def test_folders_with_odd_names(source: Path, tmp_path: Path) -> None:
-    odd = tmp_path / "söurce 'with'\nall"
-    shutil.copytree(source, odd, copy_function=shutil.copy2)
-    raw = tmp_path / os.fsdecode(b"out \xff")
-    for out in (tmp_path / "öut 'x' \"y\"", raw):
-        done = run_packer("build", odd, out)
-        assert f"{out}: 3 samples" in done.stdout
-        check_whole(out)
-        assert json.loads(run_packer("inspect", out, "--json").stdout)["samples"] == 3
-    assert fingerprints(raw) == fingerprints(tmp_path / "öut 'x' \"y\"")
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside another's"])

@@ -56,11 +56,6 @@ def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
     assert Recipe.from_options(document) == recipe
 
 
-def test_a_recipe_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Recipe().size = 3  # type: ignore[misc]
-
-
 def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(resize="none").size is None
     assert Recipe(size=9, also_resample="nearest").also_resample == "nearest"
@@ -85,15 +80,6 @@ def test_everything_that_is_wrong_is_reported_at_once() -> None:
         "expected at most one of every, fps, resample_fps, frames, keyframes, found every and fps",
     ):
         assert part in str(caught.value), part
-
-
-def test_an_unknown_key_is_reported_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match="unknown option 'sise': expected one of preset, format"):
-        Recipe.from_options({"sise": 3})
-
-
-def test_integers_stand_for_floats() -> None:
-    assert Recipe(preset="faces", margin=1, fps=5).margin == 1
 
 
 def test_numbers_of_numpy_are_stored_as_pythons_own() -> None:
@@ -133,10 +119,6 @@ def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
     assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
     with raises(UsageError, option="landmarks", found="6"):
         Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
-
-
-def test_steps_may_be_names_in_one_text() -> None:
-    assert Recipe.from_options({"steps": "decode, m:f"}).chain == (StepSpec("decode"), StepSpec("m:f"))
 
 
 def test_without_steps_the_presets_run() -> None:
@@ -197,11 +179,6 @@ def test_a_size_without_its_unit_is_refused(
 )
 def test_shares_are_read(text: str | float, share: float) -> None:
     assert parse_share(text) == pytest.approx(share)
-
-
-@pytest.mark.parametrize("workers", [1, "1", "auto"])
-def test_one_worker_is_what_the_inline_engine_is(workers: int | str) -> None:
-    assert BuildOptions(workers=workers, engine="inline").workers == workers
 
 
 def test_recipe_and_options_share_no_name() -> None:
