@@ -4,7 +4,7 @@ All ranks share one sequence per epoch: rank r of W takes the positions c + r, c
 position that no rank has consumed. So a resume needs only the integer c, at any number of ranks and workers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -315,11 +315,11 @@ class EpochOrder:
         self.order = order
         self.epoch = epoch
         self._full = Permutation(len(order), order.seed, epoch, _FULL_TAG)
-        self._lanes: list[_Windows | _Lane] = []
+        self._lanes: list[_Windows] = []
         if order.has_lanes:
-            self._lanes = [_Lane(order, epoch, lane) for lane in range(order.lanes or 1)]
-        elif order.shuffle == "blocks" and order.weights is None and order.blocks is not None:
-            self._lanes = [_Windows(order.blocks, order.window, order.seed, epoch)]
+            self._lanes = [_lane_windows(order, epoch, lane) for lane in range(order.lanes or 1)]
+        elif order.shuffle == "blocks" and order.weights is None:
+            self._lanes = [_block_windows(order, epoch)]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -359,98 +359,26 @@ class EpochOrder:
 
 
 class _Windows:
-    """The order ``"blocks"`` of one epoch. Holds the rows of one window at a time."""
+    """Rows that are mixed within windows of neighbouring blocks. Holds the rows of one window at a time.
 
-    def __init__(self, blocks: Blocks, window: int, seed: int, epoch: int) -> None:
-        self._blocks = blocks
-        self._window = window
-        self._words = (seed, epoch)
-        self._count = -(-len(blocks) // window)
-        self._permuted = Permutation(len(blocks), seed, epoch, _BLOCK_TAG)
-        self._load(0, 0)
-
-    def at(self, positions: IntArray) -> IntArray:
-        out = np.empty(len(positions), np.int64)
-        if not len(positions):
-            return out
-        if positions.min() < self._start:
-            self._load(0, 0)
-        by_position = np.argsort(positions, kind="stable")
-        ascending = positions[by_position]
-        done = 0
-        while done < len(ascending):
-            self._skip_to(int(ascending[done]))
-            stop = int(np.searchsorted(ascending, self._start + len(self._rows)))
-            out[by_position[done:stop]] = self._rows[ascending[done:stop] - self._start]
-            done = stop
-        return out
-
-    def _skip_to(self, position: int) -> None:
-        """Load the window that contains a position at or after the start of the present one."""
-        if position < self._start + len(self._rows):
-            return
-        if self._number + 1 < self._count:  # the usual case
-            self._load(self._number + 1, self._start + len(self._rows))
-            if position < self._start + len(self._rows):
-                return
-        number, start = self._number + 1, self._start + len(self._rows)
-        per_chunk = max(1, _SIZING_CHUNK // self._window)
-        while True:
-            sizes = self._sizes(number, number + per_chunk)
-            ends = start + np.cumsum(sizes)
-            found = int(np.searchsorted(ends, position, side="right"))
-            if found < len(sizes):
-                self._load(number + found, int(ends[found] - sizes[found]))
-                return
-            number, start = number + len(sizes), int(ends[-1])
-
-    def _sizes(self, first: int, last: int) -> IntArray:
-        """Return the number of rows of the windows first … last-1 that exist."""
-        places = np.arange(first * self._window, min(last * self._window, len(self._blocks)), dtype=np.int64)
-        starts, stops = self._blocks.bounds(self._permuted(places))
-        return np.add.reduceat(stops - starts, np.arange(0, len(places), self._window))
-
-    def _load(self, number: int, start: int) -> None:
-        self._number, self._start = number, start
-        places = np.arange(number * self._window, min((number + 1) * self._window, len(self._blocks)), dtype=np.int64)
-        starts, stops = self._blocks.bounds(self._permuted(places))
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [places])
-        mixed = Permutation(len(rows), *self._words, _WINDOW_TAG, number)
-        self._rows: IntArray = rows[mixed(np.arange(len(rows)))]
-
-
-class _Lane:
-    """A lane of the order ``"blocks"`` of whole shards, in one epoch. Holds the rows of one window at a time.
-
-    The permuted shards, one after the other, are cut into lanes of equal length. Every second lane is read backwards, so
-    that two lanes read the shard between them at the same time, and a machine that reads both downloads it once. The
-    first windows have 1, 1, 2, 4, … shards, so that the first batch waits for a single download.
+    Parameters
+    ----------
+    begins : int64 array, (n + 1,)
+        Place of the first row of each window, and the number of all rows.
+    bounds_of : callable
+        Returns the first rows, and the rows after the last, of the blocks of a window by its number.
+    words : int
+        Key of the permutations.
     """
 
-    def __init__(self, order: Order, epoch: int, lane: int) -> None:
-        blocks, lanes = order.blocks, order.lanes or 1
-        assert blocks is not None
-        permuted = Permutation(len(blocks), order.seed, epoch, _BLOCK_TAG)(np.arange(len(blocks)))
-        starts, stops = blocks.bounds(permuted)
-        ends = np.cumsum(stops - starts)
-        low = lane * (blocks.rows // lanes) + min(lane, blocks.rows % lanes)
-        high = low + (blocks.rows + lanes - 1 - lane) // lanes
-        first, last = int(np.searchsorted(ends, low, side="right")), int(np.searchsorted(ends, high)) + 1
-        starts = np.maximum(starts, stops - (ends - low))[first:last]
-        stops = np.minimum(stops, stops - (ends - high))[first:last]
-        step = -1 if lane % 2 else 1
-        self._starts, self._stops = starts[::step], stops[::step]
-        edges = [0, 1]
-        while edges[-1] < len(starts):
-            edges.append(edges[-1] + min(edges[-1], order.window))
-        self._edges = edges
-        sizes = np.cumsum(np.append(0, self._stops - self._starts))
-        self._begins = sizes[np.minimum(edges, len(starts))]
-        self._words = (order.seed, epoch, _LANE_TAG, lane)
+    def __init__(
+        self, begins: IntArray, bounds_of: Callable[[int], tuple[IntArray, IntArray]], words: tuple[int, ...]
+    ) -> None:
+        self._begins, self._bounds_of, self._words = begins, bounds_of, words
         self._number, self._rows = -1, np.empty(0, np.int64)
 
     def at(self, places: IntArray) -> IntArray:
-        """Return the rows at some places of this lane."""
+        """Return the rows at some places."""
         windows = np.searchsorted(self._begins, places, side="right") - 1
         out = np.empty(len(places), np.int64)
         for number in np.unique(windows).tolist():
@@ -462,10 +390,61 @@ class _Lane:
     def _load(self, number: int) -> None:
         if number == self._number:
             return
-        some = slice(self._edges[number], self._edges[number + 1])
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(self._starts[some], self._stops[some], strict=True)])
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(*self._bounds_of(number), strict=True)])
         mixed = Permutation(len(rows), *self._words, number)
         self._number, self._rows = number, rows[mixed(np.arange(len(rows)))]
+
+
+def _block_windows(order: Order, epoch: int) -> _Windows:
+    """Return the order ``"blocks"`` of one epoch: windows of permuted blocks."""
+    blocks, window = order.blocks, order.window
+    assert blocks is not None
+    permuted = Permutation(len(blocks), order.seed, epoch, _BLOCK_TAG)
+
+    def bounds_of(first: int, last: int) -> tuple[IntArray, IntArray]:
+        return blocks.bounds(permuted(np.arange(first, min(last, len(blocks)))))
+
+    sizes = [np.zeros(1, np.int64)]
+    step = window * max(1, _SIZING_CHUNK // window)
+    for first in range(0, len(blocks), step):
+        starts, stops = bounds_of(first, first + step)
+        sizes.append(np.add.reduceat(stops - starts, np.arange(0, len(starts), window)))
+    begins = np.cumsum(np.concatenate(sizes))
+    return _Windows(
+        begins,
+        lambda number: bounds_of(number * window, (number + 1) * window),
+        (order.seed, epoch, _WINDOW_TAG),
+    )
+
+
+def _lane_windows(order: Order, epoch: int, lane: int) -> _Windows:
+    """Return a lane of the order ``"blocks"`` of whole shards, in one epoch.
+
+    The permuted shards, one after the other, are cut into lanes of equal length. Every second lane is read backwards, so
+    that two lanes read the shard between them at the same time, and a machine that reads both downloads it once. The
+    first windows have 1, 1, 2, 4, … shards, so that the first batch waits for a single download.
+    """
+    blocks, lanes = order.blocks, order.lanes or 1
+    assert blocks is not None
+    permuted = Permutation(len(blocks), order.seed, epoch, _BLOCK_TAG)(np.arange(len(blocks)))
+    starts, stops = blocks.bounds(permuted)
+    ends = np.cumsum(stops - starts)
+    low = lane * (blocks.rows // lanes) + min(lane, blocks.rows % lanes)
+    high = low + (blocks.rows + lanes - 1 - lane) // lanes
+    first, last = int(np.searchsorted(ends, low, side="right")), int(np.searchsorted(ends, high)) + 1
+    step = -1 if lane % 2 else 1
+    starts = np.maximum(starts, stops - (ends - low))[first:last][::step]
+    stops = np.minimum(stops, stops - (ends - high))[first:last][::step]
+    edges = [0, 1]
+    while edges[-1] < len(starts):
+        edges.append(edges[-1] + min(edges[-1], order.window))
+    begins = np.append(0, np.cumsum(stops - starts))[np.minimum(edges, len(starts))]
+
+    def bounds_of(number: int) -> tuple[IntArray, IntArray]:
+        some = slice(edges[number], edges[number + 1])
+        return starts[some], stops[some]
+
+    return _Windows(begins, bounds_of, (order.seed, epoch, _LANE_TAG, lane))
 
 
 def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.float64]:
