@@ -112,7 +112,7 @@ _DISTRIBUTIONS = {
 """Where a library comes from that is not installed here and is not called as it is imported."""
 
 
-_OPTIONAL = {("readers.formats.copying", "cv2")}
+_OPTIONAL = {("readers.formats.pool", "cv2")}
 """Imports that may fail."""
 
 _BROUGHT = {"albumentations": ("opencv-python-headless",), "torchvision": ("torch",)}

@@ -183,10 +183,6 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         """None, because a shuffled epoch visits every clip once, even of a mixture."""
         return None
 
-    def item_numbers(self) -> IntArray:
-        """Return the number of each clip's item: int64, (N,)."""
-        return self.base.item_numbers()[self._heads_of()]
-
     @property
     def raw_layout(self) -> BatchLayout:
         """Layout of the base dataset, with a leading axis for every field that is not in `once`."""
@@ -286,12 +282,16 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
             rows, counts = cut[valid], valid.sum(axis=1)
         return self.base.locate(Picks(rows, np.repeat(picks.seeds, counts), picks.epoch))
 
-    def origins(self, picks: Picks) -> Picks:
-        """Return the row of each clip's first possible start in the base dataset, which keys its random draws."""
+    def in_base(self, picks: Picks) -> Picks:
+        """Return the picks of each clip's first possible start in the base dataset, which key its random draws."""
         firsts = Picks(self._heads_of(picks.rows), picks.seeds, picks.epoch)
-        if self._occurrences is not None:
-            firsts = firsts.again(self._occurrences[picks.rows], self.nesting)
-        return self.base.origins(firsts)
+        if self._occurrences is None:
+            return firsts
+        return firsts.again(self._occurrences[picks.rows], self.nesting)
+
+    def rows_in_base(self) -> IntArray:
+        """Return the row of each clip's first possible start."""
+        return self._heads_of()
 
     @property
     def draws_at_random(self) -> bool:
@@ -307,12 +307,6 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         """Describe where a clip begins, for messages."""
         size = self.length or int(self._sizes[self._lows[row]])
         return f"clip {row} of {size} samples; its first {self.base.describe(int(self._heads_of(row)))}"
-
-    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """Return a field of every clip's first sample; with ``start="random"``, of the first one it may begin with."""
-        column = self.base.column(name)
-        rows = self._heads_of()
-        return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
     def _heads_of(self, clips: IntArray | slice | int = slice(None)) -> IntArray:
         """Return the row of some clips' first possible start in the base dataset: int64, (n,)."""

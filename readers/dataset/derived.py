@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from readers.dataset.base import SampleDataset
@@ -69,13 +70,25 @@ class DerivedDataset(SampleDataset):
         """Bytes of a sample of the base dataset."""
         return self.base.sample_bytes
 
+    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+        """Read rows of the base dataset, with its transform."""
+        self.base.read_picks(self.in_base(picks), out, at)
+
     def locate(self, picks: Picks) -> Iterator[Located]:
         """Yield the rows of packed datasets that a read of some rows touches."""
-        return self.base.locate(picks)
+        return self.base.locate(self.in_base(picks))
 
     def origins(self, picks: Picks) -> Picks:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
-        return self.base.origins(picks)
+        return self.base.origins(self.in_base(picks))
+
+    def in_base(self, picks: Picks) -> Picks:
+        """Return the picks in the base dataset of some rows; of a clip, that of its first possible start."""
+        return picks
+
+    def rows_in_base(self) -> IntArray | None:
+        """Return the row of each sample in the base dataset (`in_base`); None if the rows are the same."""
+        return None
 
     @property
     def draws_at_random(self) -> bool:
@@ -89,15 +102,20 @@ class DerivedDataset(SampleDataset):
 
     def describe(self, row: int) -> str:
         """Describe key and place of a row, for messages."""
-        return self.base.describe(row)
+        rows = self.rows_in_base()
+        return self.base.describe(row if rows is None else int(rows[row]))
 
     def item_numbers(self) -> IntArray:
         """Return the number of each sample's item: int64, (N,)."""
-        return self.base.item_numbers()
+        numbers, rows = self.base.item_numbers(), self.rows_in_base()
+        return numbers if rows is None else numbers[rows]
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """Return one field of the whole base dataset."""
-        return self.base.column(name)
+        """Return one field of all samples (`readers.PackedDataset.column`); of a clip, that of its first possible sample."""
+        column, rows = self.base.column(name), self.rows_in_base()
+        if rows is None:
+            return column
+        return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
 
     def with_decode(self, decode: Mapping[str, DecodePlan] | None) -> Self:
         """Return the same samples with other decode plans (`SampleDataset.with_decode`)."""

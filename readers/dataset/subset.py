@@ -1,6 +1,6 @@
 """Views of a dataset: some of its rows, or other labels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,6 @@ from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import Relabelling, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
-from readers.formats.pool import Located
 from readers.order.agreement import StoredData
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
 from readers.transforms import AnyTransform
@@ -162,40 +161,19 @@ class Subset(DerivedDataset, DivisibleDataset):
         """None, because a shuffled epoch visits every row of the subset once, even of a mixture."""
         return None
 
-    def item_numbers(self) -> IntArray:
-        """Return the number of each sample's item: int64, (N,)."""
-        return self.base.item_numbers()[self.rows]
-
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
-        """Read rows of the base dataset, with its transform."""
-        self.base.read_picks(self._in_base(picks), out, at)
-
     @property
     def stored(self) -> tuple[StoredData, ...]:
         """Stored data of the base dataset, with this subset's share of their bytes."""
         return self._share_of(len(self) / max(1, len(self.base)))
-
-    def locate(self, picks: Picks) -> Iterator[Located]:
-        """Yield the rows of packed datasets that a read of some rows touches."""
-        return self.base.locate(self._in_base(picks))
-
-    def origins(self, picks: Picks) -> Picks:
-        """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
-        return self.base.origins(self._in_base(picks))
 
     @property
     def nesting(self) -> int:
         """Nesting of the base dataset, plus one."""
         return 1 + self.base.nesting
 
-    def describe(self, row: int) -> str:
-        """Describe key and place of a row, for messages."""
-        return self.base.describe(int(self.rows[row]))
-
-    def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
-        """Return one field of all rows of the subset (`PackedDataset.column`)."""
-        column = self.base.column(name)
-        return column[self.rows] if isinstance(column, np.ndarray) else [column[row] for row in self.rows]
+    def rows_in_base(self) -> IntArray:
+        """Return the rows of this subset."""
+        return self.rows
 
     def _join(
         self, frame: Any, on: str | Sequence[str], required: npt.NDArray[np.bool_] | None, how: Mapping[str, Any]
@@ -204,7 +182,8 @@ class Subset(DerivedDataset, DivisibleDataset):
         needed[self.rows if required is None else self.rows[required]] = True
         return self._on(divisible(self.base)._join(frame, on, needed, how))
 
-    def _in_base(self, picks: Picks) -> Picks:
+    def in_base(self, picks: Picks) -> Picks:
+        """Return the picks in the base dataset."""
         inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
         # Picks with keys have the seeds of their clips, which `origins` already passed through here.
         if self._occurrences is None or picks.keys is not None:
@@ -256,7 +235,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
     def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform, and relabel them."""
-        self.base.read_picks(picks, out, at)
+        super().read_raw(picks, out, at)
         if "label" in out:
             out["label"][at] = self._relabelling(out["label"][at])
 

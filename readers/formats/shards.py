@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from readers.formats.indexed import IndexedReader
 from readers.formats.mapping import Extents, mappings_held
@@ -18,6 +18,9 @@ from shardspec.formats import get_format
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema
+
+if TYPE_CHECKING:
+    from readers.formats.pool import ShardPool
 
 COLUMN_FORMAT = "npy"
 """Format of the files of a column."""
@@ -157,21 +160,6 @@ class OpenReader:
     begun: int = 0
 
 
-class _Pool(Protocol):
-    """A dataset whose shards are opened: `readers.formats.pool.ShardPool`."""
-
-    number: int
-    standing: Manifest
-
-    def open(self, number: int) -> ShardReader:
-        """Open a shard."""
-        ...
-
-    def path_of(self, number: int) -> Path:
-        """Return the path of a shard."""
-        ...
-
-
 class _OpenShards:
     """The open readers of this process, least recently used first. Thread-safe; empty in a forked child."""
 
@@ -182,7 +170,7 @@ class _OpenShards:
         self._entries: OrderedDict[_Key, OpenReader] = OrderedDict()
 
     @contextmanager
-    def use(self, pool: _Pool, number: int) -> Iterator[tuple[OpenReader, ShardReader]]:
+    def use(self, pool: "ShardPool", number: int) -> Iterator[tuple[OpenReader, ShardReader]]:
         """Yield the reader of a pool's shard, which is opened if necessary and stays open while in use."""
         key = (pool.number, number)
         if mappings_held() > MAX_MAPPINGS:
@@ -213,7 +201,7 @@ class _OpenShards:
             if entry.reader is not None:
                 entry.reader.close()
 
-    def forget(self, pool: _Pool, number: int) -> None:
+    def forget(self, pool: "ShardPool", number: int) -> None:
         """Open a shard again at its next use. Current users keep their reader."""
         with self._lock:
             self._entries.pop((pool.number, number), None)

@@ -19,16 +19,6 @@ def blobs(rows: int, sizes: list[int]) -> Columns:
     return {name: [rng.bytes(sizes[row % len(sizes)]) for row in range(rows)] for name in BLOBS.names}
 
 
-@pytest.mark.parametrize(
-    "sizes", [[0], [7], [1000], [1400], [2010], [2020], [2040], [4080], [4081], [0, 2010], [5, 9000]]
-)
-def test_values_of_any_mix_of_sizes(tmp_path: Path, sizes: list[int]) -> None:
-    encoded = blobs(1500, sizes)
-    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded)
-    rows = [1499, 0, 700, 701]
-    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
-
-
 def test_a_file_that_cannot_be_written_is_reported_with_the_reason(tmp_path: Path) -> None:
     """A limit of the size of files does as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -39,23 +29,6 @@ def test_a_file_that_cannot_be_written_is_reported_with_the_reason(tmp_path: Pat
             write_encoded(tmp_path, "lmdb", BLOBS, encoded)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_values_on_either_side_of_half_a_page(tmp_path: Path) -> None:
-    encoded = blobs(120, list(range(1990, 2050)))
-    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded)
-    reader = open_shard(tmp_path, manifest)
-    assert_same(BLOBS, read_rows(reader, BLOBS, range(120)), encoded)
-
-
-def test_a_tree_of_several_levels(tmp_path: Path) -> None:
-    lmdb = pytest.importorskip("lmdb")
-    encoded = blobs(20_000, [4])
-    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded, batch_rows=5000)
-    with lmdb.open(str(tmp_path / "shard-00000.lmdb"), subdir=False, readonly=True, lock=False) as environment:
-        assert environment.stat()["depth"] >= 3
-    rows = np.random.default_rng(1).permutation(20_000)[:3000].tolist()
-    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from support.errors import raises
 
-from readers.formats.gather import gather, take_bytes
 from readers.formats.mapping import let_go_of_pages, map_file
 from shardspec.errors import ShardMissingError
 
@@ -66,21 +65,3 @@ def test_empty_and_missing_files(tmp_path: Path) -> None:
     assert map_file(tmp_path / "empty").shape == (0,)
     with raises(ShardMissingError, expected="a file", found="none"):
         map_file(tmp_path / "none")
-
-
-@pytest.mark.parametrize("at", [[2, 3, 4], [4, 0, 2]])
-@pytest.mark.parametrize("shape", [(), (3,), (40, 40, 3)])
-def test_gather_is_fancy_indexing(at: list[int], shape: tuple[int, ...]) -> None:
-    values = np.random.default_rng(0).integers(0, 256, (9, *shape), np.uint8)
-    rows, out = np.array([8, 0, 8]), np.zeros((6, *shape), np.uint8)
-    expected = out.copy()
-    expected[at] = values[rows]
-    gather(values, rows, out, np.array(at))
-    assert np.array_equal(out, expected)
-
-
-def test_take_bytes_cuts_equal_pieces() -> None:
-    data = np.arange(20, dtype=np.uint8)
-    assert take_bytes(data, np.array([17, 0, 5]), 3).tolist() == [[17, 18, 19], [0, 1, 2], [5, 6, 7]]
-    assert take_bytes(data, np.array([], np.int64), 3).shape == (0, 3)
-    assert take_bytes(data, np.array([20]), 0).shape == (1, 0)

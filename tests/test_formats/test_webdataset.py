@@ -183,16 +183,6 @@ def test_values_of_any_schema_come_back_and_tarfile_reads_them(shard: tuple[Sche
                 np.load(io.BytesIO(data), allow_pickle=False)
 
 
-@pytest.mark.parametrize("dtype", ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8"])
-def test_labels_of_every_dtype(tmp_path: Path, dtype: str) -> None:
-    schema = Schema((fixed("label", dtype),))
-    limits = np.iinfo(dtype)
-    columns = {"label": np.array([limits.min, limits.max, 0, 1, 10, 99], dtype)}
-    manifest = write_encoded(tmp_path, "webdataset", schema, columns)
-    assert_same(schema, read_rows(open_shard(tmp_path, manifest), schema, range(6)), columns)
-    assert [data for _, data in files_of(tmp_path / TAR)] == [str(int(value)).encode() for value in columns["label"]]
-
-
 WRONG = [
     b"",
     b"+5",
