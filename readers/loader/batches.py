@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.forecast import Forecast
-from readers.loader.threads import Divided, ReadAhead
+from readers.loader.threads import Job, ReadAhead
 from readers.order.custom import CustomEpoch
 from readers.order.order import EpochOrder, Picks, RankShare
 from readers.order.permutation import mix_array, mix_words
@@ -102,7 +102,7 @@ class BatchWork:
     ----------
     watchers : sequence of ReadAhead or Forecast
         Told which batches begin.
-    last : int, optional
+    last : int
         Number of the last batch.
     """
 
@@ -111,13 +111,13 @@ class BatchWork:
         dataset: SampleDataset,
         layout: BatchLayout,
         picks: BatchPicks,
-        buffers: "Buffers",
+        buffers: "Ring | PinnedBuffers",
         seeds_wanted: bool,
-        watchers: Sequence[ReadAhead | Forecast] = (),
-        transform: BatchTransform | None = None,
-        threads: int = 1,
-        pace: Pace | None = None,
-        last: int | None = None,
+        watchers: Sequence[ReadAhead | Forecast],
+        transform: BatchTransform | None,
+        threads: int,
+        pace: Pace,
+        last: int,
     ) -> None:
         self._dataset = dataset
         self._layout = layout
@@ -127,23 +127,20 @@ class BatchWork:
         self._watchers = watchers
         self._transform = getattr(transform, "forward_", transform)
         self._threads = threads
-        self._pace = Pace() if pace is None else pace
+        self._pace = pace
         self._last = last
 
-    def __call__(self, number: int) -> SeededBatch | Divided[SeededBatch]:
-        """Return batch `number` of this rank and the seeds of its samples, or the work divided into parts."""
+    def __call__(self, number: int) -> Job[SeededBatch]:
+        """Return the work, in parts, whose result is batch `number` of this rank and the seeds of its samples."""
         for watcher in self._watchers:
             watcher.begin(number)
         picks = self._picks(number)
         columns = self._buffers.take(self._layout, len(picks))
         most = self._threads * (_LAST_PARTS if number == self._last and self._threads > 1 else 1)
-        count = min(most, len(picks), int(len(picks) * self._pace.sample_s / _PART_S))
-        if count < 2:
-            self._read(picks, columns, 0, len(picks))
-            return self._end(picks, columns)
+        count = max(1, min(most, len(picks), int(len(picks) * self._pace.sample_s / _PART_S)))
         edges = [len(picks) * part // count for part in range(count + 1)]
         parts = [partial(self._read, picks, columns, *edges[part : part + 2]) for part in range(count)]
-        return Divided(parts, partial(self._end, picks, columns))
+        return Job(parts, partial(self._end, picks, columns))
 
     def _read(self, picks: Picks, columns: Columns, start: int, stop: int) -> None:
         begin = perf_counter()
@@ -161,14 +158,6 @@ def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
     """Return a number per sample, a function of seed, epoch and row in the base dataset: int64, (n,)."""
     mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
     return mixed.view(np.int64)
-
-
-class Buffers(Protocol):
-    """Memory for batches."""
-
-    def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Return columns for a batch of `rows` rows. They are not reused while anything refers to them."""
-        ...
 
 
 class Ring:
@@ -193,7 +182,10 @@ class Ring:
         return type(self), (self._rows, self._keep)  # without the buffers
 
     def take(self, layout: BatchLayout, rows: int) -> Columns:
-        """Return columns for a batch of `rows` rows. A batch larger than all before enlarges the ring's buffers."""
+        """Return columns for a batch of `rows` rows, which are not reused while anything refers to them.
+
+        A batch larger than all before enlarges the ring's buffers.
+        """
         out: Columns = {}
         most = self._rows = max(self._rows, rows)
         for name, value in layout.items():

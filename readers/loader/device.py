@@ -1,9 +1,7 @@
 """Batches on their way to the device: copies on a side stream, then batch transforms."""
 
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -76,34 +74,6 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-class OneAhead:
-    """Holds the next batch, made before it is requested. An error while making it is raised at the request."""
-
-    def __init__(self) -> None:
-        self._made: SeededBatch | None = None
-        self._error: Exception | None = None
-
-    def begin(self, make: Callable[[], SeededBatch]) -> None:
-        """Make the next batch and store it, or the error."""
-        try:
-            self._made = make()
-        except Exception as error:
-            self._error = error
-
-    def take(self, make: Callable[[], SeededBatch]) -> SeededBatch:
-        """Return the stored batch, or make one now if none is stored."""
-        made, error = self._made, self._error
-        self._made = self._error = None
-        try:
-            if error is not None:
-                raise error
-            return make() if made is None else made
-        finally:
-            # The traceback refers to this frame. If the frame referred to the error too, an epoch's batches would stay
-            # in memory until the garbage collector runs.
-            del error
-
-
 class DeviceStage:
     """Copies batches to a device and transforms them there.
 
@@ -131,47 +101,27 @@ class DeviceStage:
         self._device = device
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
-        self._copies = OneAhead()
-        self.moving = 0.0  # seconds in copies and transforms, in the consumer's thread
+        self._copied: SeededBatch | None = None  # the next batch, whose copy has begun
 
     def __next__(self) -> Batch:
         if self._side is None:
             batch, seeds = next(self._batches)
-            return self._transformed(self._to_device(batch), seeds)
+            return apply_transform(self._transform, move(batch, self._device), seeds)
         # Only on CUDA: elsewhere an early copy would run at once and delay the consumer.
-        batch, seeds = self._copies.take(self._copy)
+        batch, seeds = self._copy() if self._copied is None else self._copied
+        self._copied = None
         stream = torch.cuda.current_stream(self._device)
         stream.wait_stream(self._side)
         for value in batch.values():
             _record(value, stream)
         if self._batches.ready():
-            self._copies.begin(self._copy)
-        return self._transformed(batch, seeds)
+            self._copied = self._copy()
+        return apply_transform(self._transform, batch, seeds)
 
     def _copy(self) -> SeededBatch:
         batch, seeds = next(self._batches)
         with torch.cuda.stream(self._side):
-            return self._to_device(batch), seeds
-
-    def _to_device(self, batch: Batch) -> Batch:
-        if self._device is None:
-            return batch
-        # Asynchronous on CUDA only: elsewhere nothing keeps memory from being reused while a copy still reads it.
-        with self._timed():
-            return move(batch, self._device, self._side is not None)
-
-    def _transformed(self, batch: Batch, seeds: torch.Tensor | None) -> Batch:
-        if self._transform is None:
-            return batch
-        with self._timed():
-            return apply_transform(self._transform, batch, seeds)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Measure the time of the block. On a GPU much of the work continues after the block."""
-        begin = time.monotonic()
-        yield
-        self.moving += time.monotonic() - begin
+            return move(batch, self._device, ahead=True), seeds
 
 
 def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch.Tensor | None) -> Batch:
@@ -190,7 +140,10 @@ def apply_transform(transform: BatchTransform | None, batch: Batch, seeds: torch
 
 
 def move(batch: Batch, device: torch.device | None, ahead: bool = False) -> Batch:
-    """Move a batch to a device; None leaves it where it is."""
+    """Move a batch to a device, without waiting if `ahead`, on CUDA only; None leaves it where it is.
+
+    Elsewhere nothing keeps memory from being reused while a copy still reads it.
+    """
     return batch if device is None else {name: _move(value, device, ahead) for name, value in batch.items()}
 
 

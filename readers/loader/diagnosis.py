@@ -1,7 +1,7 @@
 """Diagnosis of a training loop: measurements, and a verdict that names the setting to change."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -40,8 +40,8 @@ class Diagnosis:
         Fraction of the loop's time spent waiting for batches.
     moving : float
         Fraction of the loop's time for copies to the device and `batch_transform`, which run in the loop's thread; part
-        of `waiting`. Limited to their time without the loader's threads, because waiting for Python's lock is the fault
-        of the transforms in those threads.
+        of `waiting`. Measured without the loader's threads, because waiting for Python's lock is the fault of the
+        transforms in those threads.
     loader_rate : float
         Samples per second of the loader alone.
     step_rate : float
@@ -104,17 +104,18 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
         raise UsageError(option="diagnose", expected="an epoch of one batch or more", found="none")
-    loop_rate, waiting, moving = _measure(loader, step, batches)
+    loop_rate, waiting = _measure(loader, step, batches)
     before, begin = loader.stats(), time.perf_counter()
-    loader_rate, _, _ = _measure(loader, lambda batch: None, batches)
+    loader_rate, _ = _measure(loader, lambda batch: None, batches)
     fetched = {name: count - before.get(name, 0) for name, count in loader.stats().items()}
     fetched_rate = fetched.get("fetched_bytes", 0) / (time.perf_counter() - begin) if fetched.get("waits") else 0.0
-    step_rate = _measure_step(_read_some(loader), step, batches)
-    if moving:
-        moving = min(moving, _measure_transforming(loader, batches).seconds * loop_rate)
+    step_rate = _measure_step(loader, step, batches)
     read, transform = _measure_reading(loader.dataset)
+    moving, whole = 0.0, _measure_transforming(loader, batches)
     if runs_in_threads(loader.batch_transform, loader.device):
-        transform += _measure_transforming(loader, batches)
+        transform += whole
+    else:
+        moving = min(waiting, whole.seconds * loop_rate)
     order = f"order {loader.order!r}, {loader.order_reason}; {counted(loader.read_ahead, 'batch')} read ahead"
     measured = Diagnosis(
         loop_rate=loop_rate,
@@ -132,10 +133,10 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     return replace(measured, verdict=_verdict(loader, measured))
 
 
-def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float, float]:
-    """Return the samples per second of a loop, and its fractions of time spent waiting for batches and moving them."""
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
+    """Return the samples per second of a loop, and its fraction of time spent waiting for batches."""
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
-    samples, waited, moved, begin = 0, 0.0, 0.0, time.perf_counter()
+    samples, waited, begin = 0, 0.0, time.perf_counter()
     iterator = iter(loader)
     for number in range(batches):
         before = time.perf_counter()
@@ -146,14 +147,14 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, moved, begin = iterator.samples, 0.0, iterator.moving, time.perf_counter()
+            samples, waited, begin = iterator.samples, 0.0, time.perf_counter()
             continue
         waited += after - before
     samples = iterator.samples - samples
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
     iterator.close()
-    return samples / elapsed, waited / elapsed, (iterator.moving - moved) / elapsed
+    return samples / elapsed, waited / elapsed
 
 
 def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
@@ -166,14 +167,14 @@ def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
     return found
 
 
-def _measure_step(cached: list[tuple[Batch, int]], step: Callable[[Batch], Any], batches: int) -> float:
-    device = next((tensor.device for batch, _ in cached for tensor in _tensors(batch)), None)
+def _measure_step(loader: Loader, step: Callable[[Batch], Any], batches: int) -> float:
+    cached = _read_some(loader)
     samples, begin = 0, time.perf_counter()
     for number in range(batches):
         batch, count = cached[number % len(cached)]
         step(copy(batch))
         samples += count
-    _synchronize(device)
+    _synchronize(loader.device)
     return samples / max(time.perf_counter() - begin, 1e-9)
 
 
@@ -205,7 +206,9 @@ def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
 
 
 def _measure_transforming(loader: Loader, batches: int) -> _Work:
-    """Measure copies to the device and `batch_transform` while no other thread works."""
+    """Measure copies to the device and `batch_transform` in this thread, while no other thread works."""
+    if loader.device is None and loader.batch_transform is None:
+        return _Work()
     plain = copy(loader)
     plain.device = plain.batch_transform = None
     cached = _read_some(plain)
@@ -215,8 +218,7 @@ def _measure_transforming(loader: Loader, batches: int) -> _Work:
     def work() -> None:
         for batch, count in taken:
             seeds = torch.arange(count) if seeded else None
-            apply_transform(loader.batch_transform, move(copy(batch), loader.device), seeds)
-        _synchronize(loader.device)
+            apply_transform(loader.batch_transform, move(copy(batch), loader.device, ahead=True), seeds)
 
     return _measure_work(work, sum(count for _, count in taken))
 
@@ -287,14 +289,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
     )
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)
-
-
 def _synchronize(device: torch.device | None) -> None:
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Wait for the GPU: that of the loader, or the current one, which the step may use."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch's
+        torch.cuda.synchronize(device if device is not None and device.type == "cuda" else None)

@@ -21,7 +21,6 @@ from readers.formats.pool import explain_thread
 from readers.loader.batches import (
     BatchPicks,
     BatchWork,
-    Buffers,
     Pace,
     PinnedBuffers,
     Ring,
@@ -214,7 +213,7 @@ class Loader(Resumable):
         else:
             self._progress = EpochProgress(own, self._cut())
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
-        self._buffers: Buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
+        self._buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._pace = Pace()
         self._compared = False  # whether the ranks have compared their sequences for the last time
         self._forecast: Forecast | None = None
@@ -427,9 +426,9 @@ class LoaderIterator(Iterator[Batch]):
             seeds_wanted,
             watchers,
             transform,
-            threads=loader.workers,
-            pace=loader._pace,
-            last=jobs - 1,
+            loader.workers,
+            loader._pace,
+            jobs - 1,
         )
         torch.get_num_threads()  # otherwise this thread would adopt the setting of the Loader's threads
         self._stage: ReadStage[SeededBatch] = ReadStage(
@@ -460,11 +459,6 @@ class LoaderIterator(Iterator[Batch]):
     def samples(self) -> int:
         """Number of samples yielded so far."""
         return self._samples
-
-    @property
-    def moving(self) -> float:
-        """Seconds spent so far in copies to the device and in batch transforms in the consumer's thread."""
-        return 0.0 if self._batches is None else self._batches.moving
 
     def close(self) -> None:
         """End the threads and drop the batches that were not taken."""

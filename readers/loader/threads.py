@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ from readers.order.agreement import Residence
 from shardspec.errors import DatasetError, ReadTimeoutError
 
 T = TypeVar("T")
+_Result = tuple[T | None, BaseException | None]
 
 _JOIN_S = 5.0
 
@@ -24,8 +25,8 @@ _SHARE = 8
 """Batches that are read ahead take at most 1 / `_SHARE` of the memory that the page cache may keep."""
 
 
-class Divided(Generic[T]):
-    """A job that several threads may work on together.
+class Job(Generic[T]):
+    """A job of one part or more, on which several threads may work together.
 
     Parameters
     ----------
@@ -50,8 +51,7 @@ class ReadStage(Iterator[T]):
     Parameters
     ----------
     work : callable
-        Called from any of the threads, once for each number. Returns the result, or a `Divided` job, whose parts go
-        before new jobs.
+        Called from any of the threads, once for each number. Returns a `Job`, whose parts go before new jobs.
     jobs, threads : int
         Number of jobs and of threads.
     ahead : int
@@ -66,7 +66,7 @@ class ReadStage(Iterator[T]):
 
     def __init__(
         self,
-        work: Callable[[int], T | Divided[T]],
+        work: Callable[[int], Job[T]],
         jobs: int,
         threads: int,
         ahead: int,
@@ -86,10 +86,9 @@ class ReadStage(Iterator[T]):
         self._room = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._started = self._taken = 0
-        self._results: dict[int, tuple[T | None, BaseException | None]] = {}
+        self._results: dict[int, _Result[T]] = {}
         self._running: dict[int, dict[int, float]] = {}  # start times by job and thread identifier
-        # parts of divided jobs, with the jobs' numbers
-        self._parts: deque[tuple[int, Callable[[], T | Divided[T]]]] = deque()
+        self._parts: deque[tuple[int, Callable[[], _Result[T] | None]]] = deque()  # with the numbers of their jobs
         self._stopped = False
         self._pid = os.getpid()
         self._threads = [
@@ -135,9 +134,9 @@ class ReadStage(Iterator[T]):
         return result  # type: ignore[return-value] # a job without an error has its result
 
     def ready(self) -> bool:
-        """Return whether the next result is ready."""
+        """Return whether the next result is there, and is not an error."""
         with self._lock:
-            return self._taken in self._results
+            return self._taken in self._results and self._results[self._taken][1] is None
 
     def stop(self) -> None:
         """End the threads. A thread that hangs in a read is left behind."""
@@ -162,7 +161,7 @@ class ReadStage(Iterator[T]):
             pass
 
     def _act(self) -> bool:
-        """Do a part of a divided job, or begin a job; return False at the end. No reference to a result is kept."""
+        """Begin a job, or do a part of one; return False at the end. No reference to a result is kept."""
         thread = threading.get_ident()
         with self._lock:
             while not self._stopped and not self._parts and not self._may_begin() and not self._all_done():
@@ -170,34 +169,49 @@ class ReadStage(Iterator[T]):
             if self._stopped or not (self._parts or self._may_begin()):
                 self._room.notify()
                 return False
-            begins = not self._parts
-            act: Callable[[], T | Divided[T]]
-            if begins:
-                number, act = self._started, partial(self._work, self._started)
-                self._started += 1
-            else:
+            act: Callable[[], _Result[T] | None]
+            if self._parts:
                 number, act = self._parts.popleft()
+            else:
+                number, act = self._started, partial(self._begin, self._started)
+                self._started += 1
             self._running.setdefault(number, {})[thread] = time.monotonic()
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = act()
-        except BaseException as raised:  # the consumer raises it
-            error = raised
+        done = act()
         with self._lock:
             # Absent if another thread has ended the job since this one did its part.
             self._running.get(number, {}).pop(thread, None)
-            if self._stopped:
-                return True
-            if isinstance(result, Divided):
-                if begins:
-                    self._parts.extend((number, partial(self._do_part, result, part)) for part in result.parts)
-            else:
+            if done is not None and not self._stopped:
                 del self._running[number]
-                self._results[number] = (result, error)
+                self._results[number] = done
                 self._done.notify()
             self._room.notify_all()
         return True
+
+    def _begin(self, number: int) -> _Result[T] | None:
+        """Add the parts of a job; return its error if that fails."""
+        try:
+            job = self._work(number)
+        except BaseException as error:  # the consumer raises it
+            return None, error
+        with self._lock:
+            self._parts.extend((number, partial(self._do_part, job, part)) for part in job.parts)
+        return None
+
+    def _do_part(self, job: Job[T], part: Callable[[], None]) -> _Result[T] | None:
+        """Do a part of a job; return the job's result or error after the last part."""
+        try:
+            if job.error is None:
+                part()
+        except BaseException as error:
+            job.error = error
+        with self._lock:
+            job.left -= 1
+            if job.left:
+                return None
+        try:
+            return (job.end(), None) if job.error is None else (None, job.error)
+        except BaseException as error:
+            return None, error
 
     def _may_begin(self) -> bool:
         """Return whether a job may be begun now; called with the lock held."""
@@ -209,22 +223,6 @@ class ReadStage(Iterator[T]):
         Called with the lock held.
         """
         return self._started >= self._jobs and not self._running
-
-    def _do_part(self, job: Divided[T], part: Callable[[], None]) -> T | Divided[T]:
-        """Do a part of a job. Return the job's result if it was the last part, otherwise the job."""
-        try:
-            if job.error is None:
-                part()
-        except BaseException as error:
-            job.error = error
-        with self._lock:
-            job.left -= 1
-            last = not job.left
-        if not last:
-            return job
-        if job.error is not None:
-            raise job.error
-        return job.end()
 
     def _late(self, number: int) -> str:
         """Return the message of a timeout; called with the lock held."""

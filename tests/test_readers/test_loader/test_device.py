@@ -1,9 +1,7 @@
 """Batches on their way to the device."""
 
-import gc
 import threading
 import time
-import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -12,59 +10,6 @@ import torch
 from support.batches import keys_of
 
 from readers import Loader, open_dataset
-from readers.loader.device import OneAhead
-from readers.loader.threads import ReadStage
-
-
-def test_an_error_in_what_is_made_ahead_waits_for_its_turn():
-    failed = threading.Event()
-
-    def work(number):
-        if number == 1:
-            failed.set()
-            raise ValueError("no")
-        return number
-
-    stage = ReadStage(work, 3, 1, 2, 60, str)
-    copies = OneAhead()
-    copies.begin(stage.__next__)
-    failed.wait()
-    good = copies.take(stage.__next__)
-    copies.begin(stage.__next__)
-    assert good == 0
-    with pytest.raises(ValueError, match="no"):
-        copies.take(stage.__next__)
-
-
-def test_what_is_made_ahead_comes_once_and_in_order():
-    numbers = iter(range(4))
-    copies = OneAhead()
-    found = [copies.take(numbers.__next__)]
-    copies.begin(numbers.__next__)
-    found += [copies.take(numbers.__next__), copies.take(numbers.__next__), copies.take(numbers.__next__)]
-    assert found == [0, 1, 2, 3]
-    copies.begin(numbers.__next__)
-    with pytest.raises(StopIteration):
-        copies.take(numbers.__next__)
-
-
-def test_the_end_of_an_epoch_leaves_no_cycle():
-    numbers = iter(range(0))
-    copies = OneAhead()
-
-    def make():
-        return next(numbers)
-
-    copies.begin(make)
-    with pytest.raises(StopIteration):
-        copies.take(make)
-    left = weakref.ref(copies)
-    gc.disable()
-    try:
-        del copies
-        assert left() is None
-    finally:
-        gc.enable()
 
 
 class Fails:

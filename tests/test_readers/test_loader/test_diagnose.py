@@ -141,13 +141,6 @@ def test_a_batch_transform_in_the_threads_is_one_of_the_transforms(raw_path):
     assert "Transforms take 1" in found.verdict
 
 
-def test_nothing_is_moved_where_there_is_no_device_and_no_batch_transform(raw_path):
-    found = diagnose(
-        Loader(open_dataset(raw_path), 5, workers=2), lambda batch: batch["image"].float().sum(), batches=10
-    )
-    assert found.moving == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -160,12 +153,6 @@ def test_what_cannot_be_measured_is_refused(raw_path, arguments, message):
     loader = Loader(open_dataset(raw_path), 5)
     with pytest.raises(UsageError, match=message):
         diagnose(**{"loader": loader, "step": lambda batch: None, **arguments})
-
-
-def test_an_epoch_no_longer_than_the_warm_up(raw_path):
-    found = diagnose(Loader(open_dataset(raw_path), 15, workers=2, prefetch=4), lambda batch: None)
-    assert found.loop_rate > 0
-    assert found.loader_rate > 0
 
 
 def test_an_epoch_without_batches_is_refused(raw_path):
@@ -183,21 +170,6 @@ def test_a_diagnosis_within_an_epoch_leaves_it_alone(raw_path):
         found.append(batch["label"].tolist())
     assert loader.state_dict() == {**other.state_dict(), "epoch": 0}
     assert [found, [batch["label"].tolist() for batch in loader]] == expected
-
-
-@pytest.mark.parametrize("steps", [0, 3])
-def test_the_loaders_place_is_kept(raw_path, steps):
-    loader = Loader(open_dataset(raw_path), 5, shuffle="full", seed=1)
-    loader.set_epoch(4)
-    iterator = iter(loader)
-    for _ in range(steps):
-        next(iterator)
-    state = loader.state_dict()
-    diagnose(loader, lambda batch: None, batches=4)
-    assert loader.state_dict() == state
-    rest = torch.cat([batch["label"] for batch in iterator])
-    assert len(rest) == 60 - 5 * steps
-    assert loader.state_dict() == {**state, "consumed": 60}
 
 
 def test_what_waits_for_the_transforms_is_not_blamed(raw_path):

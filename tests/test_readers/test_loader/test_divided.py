@@ -14,9 +14,7 @@ from support.processes import wait_for
 
 import packer
 from readers import Loader, open_dataset
-from readers.loader.batches import BatchWork, Pace, Ring
-from readers.loader.threads import Divided, ReadStage
-from readers.order.order import Picks
+from readers.loader.threads import Job, ReadStage
 from shardspec.errors import ReadTimeoutError
 
 
@@ -65,16 +63,6 @@ def test_batches_are_the_same_however_many_threads_share_them(dataset: Path) -> 
             assert torch.equal(one[name], other[name])
 
 
-@pytest.mark.parametrize(("threads", "parts"), [(1, [0, 0, 0]), (2, [2, 2, 16]), (3, [3, 3, 20])])
-def test_the_last_batch_is_divided_further(dataset: Path, threads: int, parts: list[int]) -> None:
-    rows, pace = open_dataset(dataset), Pace()
-    pace.sample_s = 0.01
-    picks: Any = lambda number: Picks(np.arange(20), np.zeros(20, np.uint64), 0)  # noqa: E731 -- of BatchPicks, the call
-    work = BatchWork(rows, rows.layout, picks, Ring(20, 1), False, threads=threads, pace=pace, last=2)
-    made = [work(number) for number in range(3)]
-    assert [len(job.parts) if isinstance(job, Divided) else 0 for job in made] == parts
-
-
 def test_an_error_in_a_part_is_the_batch_s(dataset: Path) -> None:
     loader = Loader(open_dataset(dataset, transform=Slow({}, fails=33)), 20, workers=3, shuffle=False)
     loader._pace.sample_s = 0.002
@@ -92,9 +80,9 @@ def stage(work: Callable[[int], Any], jobs: int, threads: int, timeout_s: float 
 def test_parts_are_done_once_each_and_in_order() -> None:
     done: list[tuple[int, int]] = []
 
-    def work(number: int) -> Divided[int | None]:
+    def work(number: int) -> Job[int | None]:
         parts = [partial(done.append, (number, part)) for part in range(5)]
-        return Divided(parts, lambda: None if number == 3 else number)
+        return Job(parts, lambda: None if number == 3 else number)
 
     assert list(stage(work, 40, 4)) == [None if number == 3 else number for number in range(40)]
     assert sorted(done) == [(number, part) for number in range(40) for part in range(5)]
@@ -109,20 +97,11 @@ def test_a_part_that_hangs_is_named() -> None:
     def wait() -> None:
         release.wait(30)
 
-    hanging = stage(lambda number: Divided([lambda: None, wait], lambda: number), 2, 2, 0.3)
+    hanging = stage(lambda number: Job([lambda: None, wait], lambda: number), 2, 2, 0.3)
     with pytest.raises(ReadTimeoutError, match=r"batch 0: .* its thread has worked for \d+\.\d s and is busy"):
         next(hanging)
     release.set()
     hanging.stop()
-
-
-def test_idle_threads_help_with_the_last_job() -> None:
-    both = threading.Barrier(2, timeout=30)
-
-    def meet() -> None:
-        both.wait()
-
-    assert list(stage(lambda number: number if number == 0 else Divided([meet] * 2, lambda: number), 2, 2)) == [0, 1]
 
 
 def test_no_thread_ends_while_another_works() -> None:
@@ -135,7 +114,8 @@ def test_no_thread_ends_while_another_works() -> None:
         both.wait()
         release.wait(30)
 
-    begun = stage(lambda number: number if number == 0 else Divided([meet, meet_and_wait], lambda: number), 2, 2)
+    parts = [[lambda: None], [meet, meet_and_wait]]
+    begun = stage(lambda number: Job(parts[number], lambda: number), 2, 2)
     try:
         waiters = begun._room._waiters  # type: ignore[attr-defined]  # whether a thread waits is shown nowhere else
         wait_for("the other to end, or to wait", lambda: waiters or not all(t.is_alive() for t in begun._threads))
@@ -152,16 +132,16 @@ def test_a_thread_that_comes_back_after_the_job_s_end_goes_on() -> None:
     ended, both = threading.Event(), threading.Barrier(2, timeout=10)
 
     class Late(ReadStage[int]):
-        def _do_part(self, job: Divided[int], part: Callable[[], None]) -> int | Divided[int]:
-            result = super()._do_part(job, part)
-            if result is job:
+        def _do_part(self, job: Job[int], part: Callable[[], None]) -> Any:
+            done = super()._do_part(job, part)
+            if done is None:
                 ended.wait(30)
-            return result
+            return done
 
     def meet() -> None:
         both.wait()
 
-    late = Late(lambda number: Divided([meet] * 2, lambda: number), 2, 2, 1, 60.0, lambda thread: "busy")
+    late = Late(lambda number: Job([meet] * 2, lambda: number), 2, 2, 1, 60.0, lambda thread: "busy")
     assert next(late) == 0
     ended.set()
     assert next(late) == 1  # for which both threads are needed

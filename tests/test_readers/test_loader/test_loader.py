@@ -45,12 +45,6 @@ def test_too_few_samples_for_a_batch_are_reported(raw_path):
         assert list(batches) == []
 
 
-def test_drop_last(raw_path):
-    loader = Loader(open_dataset(raw_path), 16, drop_last=True)
-    assert [len(batch["key"]) for batch in loader] == [16, 16, 16]
-    assert len(loader) == 3
-
-
 @pytest.mark.parametrize("shuffle", ["full", "blocks"])
 def test_the_sequence_is_one_for_all_ranks_and_threads(raw_path, shuffle):
     dataset = open_dataset(raw_path, fields=["key"])

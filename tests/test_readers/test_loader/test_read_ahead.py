@@ -15,7 +15,7 @@ from support.crops import write_crops
 from support.errors import raises
 
 from readers import Loader, MixedDataset, open_dataset
-from readers.formats.mapping import ask_for, map_file, read_only_asked
+from readers.formats.mapping import map_file
 from readers.loader.threads import ReadAhead
 from readers.order.order import Picks
 from shardspec.errors import ShardCorruptError, ShardMissingError, UsageError
@@ -53,37 +53,6 @@ def wait_for(path: Path, wanted: np.ndarray) -> np.ndarray:
         assert time.monotonic() < until, "what was asked for has not come"
         time.sleep(0.01)
     return found
-
-
-@pytest.fixture
-def big_file(tmp_path: Path) -> Path:
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(1000 * mmap.PAGESIZE))
-    drop(path)
-    return path
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
-def test_what_is_asked_for_comes_and_no_more(big_file):
-    page = mmap.PAGESIZE
-    ask_for(
-        map_file(big_file),
-        np.array([500 * page + 7, 3 * page, 900 * page]),
-        np.array([540 * page, 3 * page, 901 * page]),
-    )
-    wanted = np.zeros(1000, bool)
-    wanted[500:540] = wanted[900] = True
-    assert wait_for(big_file, wanted).sum() < 100  # some file systems keep pages by the dozen
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
-def test_a_page_that_is_touched_comes_without_its_neighbours_once_the_system_was_asked_to(big_file):
-    data = map_file(big_file)
-    read_only_asked(data[100 * mmap.PAGESIZE :])
-    assert len(data[700 * mmap.PAGESIZE :][:9].tobytes()) == 9
-    found = pages(big_file)
-    assert found[700]
-    assert found.sum() < 50
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
@@ -150,12 +119,6 @@ def test_no_more_than_so_many_batches_are_asked_for():
     ahead.begin(3)
     ahead.stop()
     assert asked.empty()
-
-
-def test_a_short_epoch_ends_its_thread():
-    ahead = ReadAhead(lambda number: None, jobs=3, depth=5)
-    ahead._thread.join(WAIT_S)
-    assert not ahead._thread.is_alive()
 
 
 def test_errors_come_from_the_read_itself(tmp_path, monkeypatch):
