@@ -220,14 +220,7 @@ def from_rank_0(value: Any, timeout_s: float, device: torch.device | None = None
     return sent[0]
 
 
-def await_ranks(
-    add: Callable[[str, int], int],
-    rank: int,
-    ranks: int,
-    timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def await_ranks(add: Callable[[str, int], int], rank: int, ranks: int, timeout_s: float) -> None:
     """Wait until every rank has called this as often as this rank. A collective would hang if a rank never joined it.
 
     Parameters
@@ -242,9 +235,9 @@ def await_ranks(
     call = add(f"readers/calls/{rank}", 1)
     arrived = f"readers/arrived/{call}"
     add(arrived, 1)
-    begin, pause, reported = clock(), 0.001, False
+    begin, pause, reported = time.monotonic(), 0.001, False
     while add(arrived, 0) < ranks:
-        waited = clock() - begin
+        waited = time.monotonic() - begin
         if waited >= timeout_s or (waited >= _REPORTED_AFTER_S and not reported):
             missing = [f"rank {other}" for other in range(ranks) if add(f"readers/calls/{other}", 0) < call]
             message = (
@@ -258,7 +251,7 @@ def await_ranks(
                 raise DatasetError(f"{message}. If the other ranks need longer, increase timeout_s ({timeout_s:g} s).")
             _log.warning("%s.", message)
             reported = True
-        sleep(pause)
+        time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 

