@@ -1,6 +1,7 @@
 """Samples of random, spread, dilated, whole and padded clips, and their sound."""
 
 import json
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -302,9 +303,10 @@ def test_pairs_people_and_balanced_batches_of_clips(dataset):
 def test_random_clips_in_parts_and_mixtures(dataset):
     clips = dataset.clips(5, stride=None, start="random")
     mixed = MixedDataset([clips, Subset(clips, [2, 0])], length=12)
-    loader = Loader(mixed, 6, seed=1)
+    loader, other = Loader(mixed, 6, seed=1), Loader(pickle.loads(pickle.dumps(mixed)), 6, seed=1)
     drawn = [clip for _ in range(3) for batch in loader for clip in identity(batch)]
     assert len(set(drawn)) > 12
+    assert [clip for _ in range(3) for batch in other for clip in identity(batch)] == drawn, "as in spawned workers"
     assert len({clips[0]["frame_position"][0] for _ in range(40)}) > 5
     torch.manual_seed(0)
     first = clips[0]["frame_position"].tolist()

@@ -15,7 +15,6 @@ from support.errors import raises
 from support.fuzz import examples
 
 from readers import CenterCrop, Loader, MixedDataset, RandomResizedCrop, Resize, open_dataset
-from readers.formats.pool import ShardPool
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -255,20 +254,3 @@ def test_repeated_clips_draw_apart(clips):
     drawn = batch["drawn"].reshape(4, -1)[:, 0].tolist()
     assert len(set(drawn)) == 4
     assert drawn[0] == whole["drawn"].reshape(30, -1)[5, 0]
-
-
-def test_clips_and_their_loader_say_how_many_videos_gave_none(clips):
-    assert "30 clips of 4 samples each, none from 2 of 12 videos" in repr(clips)
-    assert "30 clips of 4 samples each, none from 2 of 12 videos" in repr(Loader(clips, 4))
-    assert "3 of 30 clips of 4 samples each" in repr(clips.subset([1, 2, 3]))
-
-
-def test_clips_with_other_plans(clips):
-    with raises(UsageError, option="decode", found="5"):
-        clips.with_decode({"image": 5})
-
-
-def test_the_pool_is_shared(jpeg_path):
-    dataset = open_dataset(jpeg_path, fields=["image"])
-    assert isinstance(dataset.pool, ShardPool)
-    assert dataset.with_decode({"image": Resize(8)}).pool is dataset.pool

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.crops import astronaut_crops, keys
 from support.datasets import assert_equal, every_kind_schema, fixed, picture, text, values_for, write_dataset
-from torch.utils.data import DataLoader
 
 import readers
 from readers import open_dataset
@@ -55,10 +53,6 @@ def test_values_may_be_changed_and_outlive_the_dataset(tmp_path):
             value[...] = 1
 
 
-def test_iterating_ends(raw_path):
-    assert sum(1 for _ in open_dataset(raw_path, fields=["label"])) == 60
-
-
 def test_fields_choose_what_is_read(raw_path):
     dataset = open_dataset(raw_path, fields=["label", "key"])
     assert list(dataset[3]) == ["label", "key"]
@@ -85,18 +79,6 @@ def test_columns_without_an_index_are_read_through(raw_path):
     assert_equal(dataset.column("landmarks")[7], open_dataset(raw_path)[7]["landmarks"])
 
 
-def test_collate_gives_channels_last_images(raw_path):
-    dataset = open_dataset(raw_path)
-    for samples in (dataset.__getitems__([5, 6, 59]), [dataset[5], dataset[6], dataset[59]]):
-        batch = dataset.collate(samples)
-        assert batch["image"].shape == (3, 3, 48, 48)
-        assert batch["image"].dtype == torch.uint8
-        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(batch["image"][2].permute(1, 2, 0), torch.from_numpy(dataset[59]["image"]))
-        assert batch["label"].tolist() == [2, 0, 2]
-        assert batch["key"] == [keys(60)[5], keys(60)[6], keys(60)[59]]
-
-
 def test_images_of_varying_size_are_listed(tmp_path):
     images = [astronaut_crops(1, size)[0] for size in (20, 33, 20)]
     schema = Schema((text("key"), picture("image", "png")))
@@ -111,12 +93,6 @@ def test_images_of_varying_size_are_listed(tmp_path):
     cropped = open_dataset(tmp_path / "d", transform=crop)
     assert cropped.collate([cropped[0], cropped[1]])["image"].shape == (2, 3, 16, 16)
     assert cropped.read_batch([0, 1, 2])["image"].shape == (3, 16, 16, 3)
-
-
-def test_torchs_own_collate_and_shuffle_work(raw_path):
-    dataset = open_dataset(raw_path, fields=["image", "label"])
-    labels = [batch["label"] for batch in DataLoader(dataset, batch_size=8, shuffle=True)]
-    assert sorted(torch.cat(labels).tolist()) == sorted(dataset.column("label").tolist())
 
 
 def test_opening_reads_no_shard(raw_path, monkeypatch):
@@ -152,13 +128,6 @@ def test_ten_million_samples_open_in_little_memory(tmp_path):
     run = subprocess.run([sys.executable, "-c", _TEN_MILLION, str(tmp_path / "d")], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 20_000_000
-
-
-def test_importing_readers_loads_neither_torch_nor_formats():
-    libraries = ("torch", "lmdb", "pyarrow", "h5py", "cv2", "PIL")
-    code = f"import sys, readers; print([name for name in {libraries} if name in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n"
 
 
 def test_every_public_name_resolves():

@@ -202,28 +202,6 @@ def test_a_row_for_each_frame_of_a_video_goes_to_its_samples(root: Path) -> None
             ds.join(wrong, **how)
 
 
-PAIRS = st.lists(st.tuples(st.sampled_from(["a", "b", "a1", ""]), st.sampled_from([1, 11, -1])))
-
-
-@given(PAIRS.filter(bool), PAIRS)
-def test_rows_are_found_by_pairs_as_in_a_dict(of_table: list[tuple[str, int]], own: list[tuple[str, int]]) -> None:
-    of_table = list(dict.fromkeys(of_table))
-    texts, numbers = [text for text, _ in own], np.array([number for _, number in own], np.int64)
-    keys = [
-        DatasetKeys(
-            Field("text", "text", "|u1", (None,), NamedConfig("utf8")), texts, np.array([bool(text) for text in texts])
-        ),
-        DatasetKeys(Field("number", "fixed", "<i8", ()), numbers, np.ones(len(own), np.bool_)),
-    ]
-    frame = {name: [pair[at] for pair in of_table] for at, name in enumerate(("text", "number"))}
-    frame["x"] = np.arange(len(of_table))
-    found = join_frame(frame, keys, taken=(), allow_missing=True, allow_unknown=True)
-    rows = {pair: row for row, pair in enumerate(of_table) if pair[0]}
-    assert found.columns["x_valid"].tolist() == [pair in rows for pair in own]
-    assert found.columns["x"].tolist() == [rows.get(pair, 0) for pair in own]
-    assert found.unknown == len(set(of_table) - (set(own) & set(rows)))
-
-
 def range_of(values: list[str]) -> list[int]:
     """A number for each value."""
     return list(range(len(values)))

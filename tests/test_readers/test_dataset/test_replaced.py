@@ -255,21 +255,3 @@ def test_links_within_the_folder_are_followed_and_others_refused(tmp_path: Path)
     path.symlink_to(tmp_path / "outside")
     with pytest.raises(ShardCorruptError, match=r"shard-00000\.lmdb: expected .* inside .*, found a link to .*outside"):
         open_dataset(tmp_path / "d")
-
-
-def test_opening_asks_the_system_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = Schema((fixed("label", "<i8"),))
-    write_dataset(tmp_path / "d", "lmdb", schema, values_for(schema, 50), shard_rows=1)
-    asked: list[str] = []
-    for name in ("stat", "lstat", "open"):
-        call = getattr(os, name)
-
-        def noted(path: Any, *more: Any, call: Any = call, **named: Any) -> Any:
-            if "shard-" in str(path):
-                asked.append(Path(path).name)
-            return call(path, *more, **named)
-
-        monkeypatch.setattr(os, name, noted)
-    dataset = open_dataset(tmp_path / "d")
-    monkeypatch.undo()
-    assert asked == [entry.name for shard in dataset.manifest.shards for entry in shard.files]

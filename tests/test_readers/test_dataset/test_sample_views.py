@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.batches import Noise, woven
 
-from readers import CenterCrop, Loader, RandomResizedCrop, open_dataset
+from readers import Loader, RandomResizedCrop, open_dataset
 from readers.augment import HorizontalFlip
 from shardspec.errors import UsageError
 
@@ -59,25 +59,6 @@ def test_draws_of_views_are_repeatable_and_apart(raw_path):
     values = [value for batch in loader for value in batch["drawn"].reshape(-1).tolist()]
     assert len(set(values)) == 9
     assert "in 3 views, of Subset" in repr(loader)
-
-
-def test_views_in_an_own_order_resume(raw_path):
-    dataset = open_dataset(raw_path, fields=["key"], transform=Noise())
-    order = [[4, 4, 5], [4], [9, 5]]
-
-    def make():
-        return Loader(dataset, order=lambda _: order, views=2, workers=1)
-
-    whole = [batch["drawn"].tolist() for batch in make()]
-    assert len(np.unique(np.concatenate([np.ravel(batch) for batch in whole]))) == 12
-    loader = make()
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    iterator.close()
-    resumed = make()
-    resumed.load_state_dict(state)
-    assert [batch["drawn"].tolist() for batch in resumed] == whole[1:]
 
 
 class Doubled(Noise):
@@ -152,9 +133,3 @@ def test_wrong_views(raw_path, views, message):
     with pytest.raises(UsageError) as caught:
         next(iter(Loader(open_dataset(raw_path), 4, views=views)))
     assert str(caught.value).startswith(message)
-
-
-def test_a_plan_that_does_not_draw_gives_equal_views(jpeg_path):
-    dataset = open_dataset(jpeg_path, ["image"], decode={"image": CenterCrop(24)})
-    (batch,) = Loader(dataset, 60, views=2)
-    assert torch.equal(batch["image"][:, 0], batch["image"][:, 1])

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, Subset, class_balanced_weights, open_dataset
 from readers.formats.pool import ShardPool
-from readers.order.order import Blocks
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -49,17 +48,6 @@ def test_blocks_of_a_subset(tmp_path):
     assert len([1 for a, b in pairwise(shards) if a != b]) < 10
     with pytest.raises(UsageError, match="needs a dataset with blocks"):
         Loader(subset.base.subset([3, 1]), 2, shuffle="blocks")
-
-
-def test_blocks_of_a_sparse_subset_have_as_many_rows_as_others(raw_path):
-    dataset = open_dataset(raw_path, fields=["key"])
-    dataset._blocks = Blocks.even(60, 10)
-    sparse = dataset.subset(np.arange(0, 60, 4)).blocks
-    starts, stops = sparse.bounds(np.arange(len(sparse)))
-    assert (stops - starts).tolist() == [10, 5]
-    assert starts.tolist() == [0, 10]
-    assert len(dataset.subset(np.arange(10, 40)).blocks) == 3
-    assert len(dataset.subset([]).blocks) == 0
 
 
 def test_predicates_touch_no_images(raw_path, monkeypatch):
@@ -141,13 +129,6 @@ def test_a_users_own_column_of_that_name_is_no_validity(tmp_path, valid):
     }
     write_dataset(tmp_path / "d", "npy", Schema((text("key"), text("person"), kind)), columns)
     assert [len(part) for part in open_dataset(tmp_path / "d").split([0.5, 0.5], by="person")] == [2, 2]
-
-
-def test_parts_of_parts(raw_path):
-    dataset = open_dataset(raw_path)
-    part = dataset.subset(np.arange(0, 60, 2)).where(lambda label: label == 2, ["label"]).subset([3, 0])
-    rows = [row for row in range(0, 60, 2) if dataset.column("label")[row] == 2]
-    assert [part[i]["key"] for i in range(2)] == [dataset[rows[i]]["key"] for i in (3, 0)]
 
 
 # Weights.

@@ -186,21 +186,6 @@ def test_random_boxes_have_the_distribution_asked_for():
     assert plan.box(1, 1000, sample_rng(0, 0, 0)) == (499.0, 0.0, 501.0, 1.0)
 
 
-def test_fast_decoding_is_nearly_the_same(jpeg_path):
-    exact = open_dataset(jpeg_path)
-    fast = open_dataset(jpeg_path, decode={"image": Whole(fast_dct=True, fast_upsampling=True)})
-    one, other = exact.read_batch(range(60))["image"], fast.read_batch(range(60))["image"]
-    difference = np.abs(one.astype(int) - other).mean()
-    assert 0 < difference < 4
-
-
-def test_a_plan_of_images_of_varying_size_keeps_them_listed(tmp_path):
-    schema = Schema((text("key"), FIELD))
-    write_encoded(tmp_path / "d", "lmdb", schema, {"key": [k.encode() for k in keys(4)], "image": JPEGS})
-    dataset = open_dataset(tmp_path / "d", decode={"image": Whole()})
-    assert [image.shape for image in dataset.read_batch(range(4))["image"]] == [photo.shape for photo in PHOTOS]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

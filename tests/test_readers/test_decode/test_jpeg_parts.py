@@ -85,17 +85,6 @@ def test_a_part_decodes_to_the_pixels_of_the_whole(made, eighths, fast):
         assert_same_pixels(data, part, box, eighths, fast)
 
 
-@pytest.mark.parametrize("width", range(33, 49))
-def test_the_last_columns_decode_to_the_pixels_of_the_whole(width):
-    """The last MCU may be a few pixels wide, and chroma of one or two samples is not interpolated."""
-    data = encode(np.ascontiguousarray(PHOTO[:40, 200 : 200 + width]), restart_marker_blocks=1)
-    for left in range(width - 8, width):
-        box = (left, 20, width, 24)
-        part = crop_jpeg(data, box, 3, least_saved=1)
-        if part is not None:
-            assert_same_pixels(data, part, box, 8, fast=False)
-
-
 @pytest.mark.parametrize("name", [*SAMPLING, "grey of 2 x 2", "CMYK"])
 @pytest.mark.parametrize("eighths", [1, 2, 4, 8])
 def test_parts_of_every_sampling(name, eighths):
@@ -176,12 +165,6 @@ def test_damaged_bytes_give_a_image_or_an_error_that_says_so(whole, draws):
     except CodecError:
         return
     assert found.shape == (32, 32, 3)
-
-
-def test_fill_bytes_before_markers_change_nothing():
-    filled = HEADER.replace(b"\xff\xc0", b"\xff\xff\xff\xc0") + MARKED[len(HEADER) :]
-    expected, found = (crop_jpeg(data, (100, 100, 200, 200), 3) for data in (MARKED, filled))
-    assert np.array_equal(simplejpeg.decode_jpeg(found.data), simplejpeg.decode_jpeg(expected.data))
 
 
 @pytest.mark.parametrize("code", [0x00, 0x01, 0xD0], ids=["stuffed zero", "TEM", "restart"])
