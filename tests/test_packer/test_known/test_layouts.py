@@ -99,18 +99,6 @@ def test_of_two_videos_with_one_name_the_other_is_not_listed(tmp_path: Path) -> 
     assert f"{video[:-4]}.avi" in found.unlisted
 
 
-@pytest.mark.parametrize("name", ["celeb-df", "deepfakebench", "dfdc", "faceforensics", "imagefolder", "imagenet"])
-def test_the_command_to_pack_numbers_real_as_0(tmp_path: Path, name: str) -> None:
-    options: dict[str, Any] = {}
-    if name == "deepfakebench":
-        trees.make_deepfakebench(tmp_path / "rgb", tmp_path / "lists")
-        options = {"lists": tmp_path / "lists/FaceForensics++.json"}
-    else:
-        getattr(trees, f"make_{name.replace('-', '_')}")(tmp_path / "rgb")
-    text = listed(name, tmp_path / "rgb", tmp_path / "t.csv", **options).describe()
-    assert (" --classes real,fake --preset " in text) == (name not in ("imagefolder", "imagenet")), text
-
-
 def test_a_part_of_faceforensics_is_chosen(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path, ("c23", "c40"), masks=())
     with pytest.raises(
@@ -890,17 +878,6 @@ def test_the_command_says_what_python_gives(tmp_path: Path) -> None:
     assert "listing: 2/2 folders" in done.stderr
     wrong = run_packer("list", "lrw", root, "--methods", "x", expect=2)
     assert wrong.stderr == "packer list: --methods: lrw has no such option; it has splits\n"
-
-
-def test_long_differences_end_with_a_count(tmp_path: Path) -> None:
-    root = trees.make_celeb_df(tmp_path)
-    lines = [f"0 Celeb-synthesis/id0_id1_{number:04d}.mp4" for number in range(1, 3000)]
-    trees.put_text(root, "List_of_testing_videos.txt", "\n".join(lines))
-    found = listed("celeb-df", root)
-    assert len(found.missing) == 2999
-    assert f"missing files: 2999: {found.missing[0]}" in found.describe()
-    assert found.describe().count("\n") < 10
-    assert "and 2991 more" in found.describe()
 
 
 LISTS: Mapping[str, tuple[str, str]] = {

@@ -427,8 +427,3 @@ def test_listing_a_network_file_system_finds_the_same(source: Path, monkeypatch:
     near = items_of(source)
     monkeypatch.setattr("packer.workspace.shared_files.is_on_network", lambda folder: True)
     assert items_of(source) == near
-
-
-def test_a_dry_run_tries_folders(source: Path, tmp_path: Path) -> None:
-    done = run_packer("build", source, tmp_path / "out", *RATE, "--dry-run")
-    assert "about 34 samples" in done.stdout

@@ -249,8 +249,7 @@ def tar_of(path: Path, rows: int) -> Path:
 
 
 def lmdb_of(path: Path, rows: int) -> Path:
-    pairs = {b"image-%09d" % n: b"\xff\xd8\xff\xe0image" for n in range(rows)}
-    return write_lmdb(path, pairs | {b"label-%09d" % n: b"text %d" % n for n in range(rows)}, folder=False)
+    return write_lmdb(path, {b"image-%09d" % n: b"\xff\xd8\xff\xe0image" for n in range(rows)}, folder=False)
 
 
 def rec_of(path: Path, rows: int) -> Path:

@@ -52,16 +52,6 @@ class TestFolder:
         assert list(states(found)) == ["a.jpg"]
         assert found.ignored == 5
 
-    def test_labels_come_from_the_first_folder_level(self, tmp_path: Path) -> None:
-        for name in ("real/a/1.jpg", "fake/2.jpg", "real/3.jpg", "top.jpg"):
-            write_image(tmp_path / name, IMAGE)
-        found = listing(FolderSource(tmp_path), "folder")
-        assert found.classes == {"label": ["fake", "real"]}
-        labels = {item.name: item.columns.get("label") for item in found.items}
-        assert labels == {"fake/2.jpg": 0, "real/3.jpg": 1, "real/a/1.jpg": 1, "top.jpg": None}
-        assert "expected a folder to name the label" in str(states(found)["top.jpg"])
-        assert listing(FolderSource(tmp_path)).classes == {}
-
     def test_links_that_leave_lead_nowhere_or_in_circles_are_rejects(self, tmp_path: Path) -> None:
         root, outside = tmp_path / "root", tmp_path / "outside"
         write_image(root / "a.jpg", IMAGE)
@@ -165,15 +155,6 @@ class TestTable:
         assert why["row-00000001"] == f"{SECOND_ROW[suffix]}: expected a path in column 'path', found none"
 
     @TABLES
-    def test_a_table_without_the_path_column_names_those_it_has(self, images: Path, suffix: str) -> None:
-        path = write_table(images, suffix, [{"file": "0.png", "x": 1}])
-        with pytest.raises(
-            UsageError, match="expected a column 'path' of paths, found 'file', 'x': name it with --path-column"
-        ):
-            TableSource(path).list_items("auto", "path")
-        assert states(listing(TableSource(path), path_column="file")) == {"0.png": None}
-
-    @TABLES
     @pytest.mark.parametrize("blank", [" ", "", "\t "])
     def test_a_label_of_blanks_alone_is_none(self, images: Path, suffix: str, blank: str) -> None:
         rows = [{"path": f"{n}.png", "label": label, "note": blank} for n, label in enumerate(["b", blank, "a "])]
@@ -181,20 +162,6 @@ class TestTable:
         assert found.classes == {"label": ["a", "b"]}
         assert [item.columns["label"] for item in found.items if item.reject is None] == [1, 0]
         assert "expected a label in column 'label', found none" in str(found.items[1].reject)
-
-    @TABLES
-    def test_labels_come_from_any_column(self, images: Path, suffix: str) -> None:
-        rows = [{"path": f"{n}.png", "Kind": kind, "grade": n} for n, kind in enumerate(["b", "a", None])]
-        path = write_table(images, suffix, rows)
-        found = listing(TableSource(path), "Kind")
-        assert [item.columns["label"] for item in found.items][:2] == [1, 0]
-        assert "expected a label in column 'kind', found none" in str(found.items[2].reject)
-        assert "kind" not in found.items[0].columns
-        grades = listing(TableSource(path), "grade")
-        assert [item.columns["label"] for item in grades.items] == [0, 1, 2]
-        assert grades.classes == {}
-        with raises(UsageError, option="label_from", found="'no'"):
-            TableSource(path).list_items("no", "path")
 
     def test_odd_column_names_become_field_names(self, images: Path) -> None:
         path = write_table(images, ".jsonl", [{"path": "0.png", "Eye Colour (left)": "b", "2nd": 1, "größe": 3, "": 4}])
@@ -240,10 +207,10 @@ class TestTable:
             assert [item.columns["x"] for item in found.items] == [1.0, 2.5]
             assert type(found.items[0].columns["x"]) is float
 
-    @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "[1, Infinity]", "[NaN]"])
+    @pytest.mark.parametrize("value", ["-Infinity", "[1, Infinity]", "1e999", "[1e999]"])
     def test_infinite_numbers_are_reported(self, images: Path, value: str) -> None:
         (images / "table.jsonl").write_text('\n{"path": "0.png", "x": ' + value + "}\n")
-        with pytest.raises(UsageError, match="column 'x', line 2: expected finite numbers"):
+        with pytest.raises(UsageError, match="line 2: expected finite numbers"):
             TableSource(images / "table.jsonl").list_items("auto", "path")
 
     @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**70])
@@ -349,10 +316,6 @@ class TestRows:
         assert fingerprint(IMAGE) != fingerprint(IMAGE[::-1])
         assert fingerprint(IMAGE) != fingerprint(IMAGE.reshape(-1, 24 * 3))
 
-    def test_numpy_scalars_are_numbers(self, images: Path) -> None:
-        rows = [{"path": "0.png", "x": np.float32(0.5), "n": np.int16(3), "ok": np.bool_(True)}]
-        assert dict(listing(RowsSource(rows, images)).items[0].columns) == {"x": 0.5, "n": 3, "ok": True}
-
     def test_a_missing_array_has_no_stand_in(self, images: Path) -> None:
         rows = [{"path": "0.png", "quad": np.zeros(4)}, {"path": "1.png"}]
         with raises(UsageError, place="column 'quad', row 1 (counted from 0)", found="none"):
@@ -360,20 +323,6 @@ class TestRows:
 
 
 class TestOpening:
-    def test_what_a_source_may_be(self, images: Path, tmp_path: Path) -> None:
-        out = tmp_path.parent / "out"
-        assert isinstance(open_source(images, out), FolderSource)
-        assert isinstance(open_source(str(images), out), FolderSource)
-        assert isinstance(open_source([], out), RowsSource)
-        assert isinstance(open_source(write_table(images, ".csv", [{"path": "0.png"}]), out), TableSource)
-
-        class Own:
-            def list_items(self, label_from: str, path_column: str) -> Listing:
-                return Listing([])
-
-        own = Own()
-        assert open_source(own, out) is own
-
     def test_what_is_none_is_reported(self, images: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
         with raises(UsageError, expected="a folder, a table or an archive", found="nothing at this path"):

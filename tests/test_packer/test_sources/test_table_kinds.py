@@ -21,10 +21,9 @@ from support.errors import raises
 
 import packer
 from packer.sources.tables import chunks as chunks_module
-from packer.sources.tables.base import Lines
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.delimited import CsvTable
-from packer.sources.tables.opening import TABLES, is_table, open_table
+from packer.sources.tables.opening import TABLES, open_table
 from shardspec.errors import MissingDependencyError, ShardspecError, UsageError
 from shardspec.typing.frames import read_cells
 
@@ -131,21 +130,9 @@ class TestEveryKind:
             open_table(table).frame()
         assert open_table(table).classes == {}
 
-    def test_the_suffix_in_other_letters(self, table: Path) -> None:
-        other = table.rename(table.with_suffix(table.suffix.upper()))
-        assert is_table(other)
-        assert len(rows_of(open_table(other))) == 3
-
 
 def test_every_kind_is_tested() -> None:
     assert set(WRITERS) == set(TABLES)
-
-
-@pytest.mark.parametrize("name", ["t.txt", "csv"])
-def test_other_files_are_no_tables(name: str) -> None:
-    assert not is_table(Path(name))
-    with pytest.raises(UsageError, match=r"expected a table \(\.csv, \.jsonl, .*\), found (\.txt|no suffix)"):
-        open_table(Path(name)).frame()
 
 
 def test_a_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,13 +189,6 @@ class TestCells:
 
 
 class TestLines:
-    @given(st.lists(st.integers(1, 3)))
-    def test_they_are_found_again(self, steps: list[int]) -> None:
-        lines, expected = Lines(), list(np.cumsum([1, *steps]))
-        for line in expected:
-            lines.append(line)
-        assert [lines.where(row) for row in range(len(expected))] == [f"line {line}" for line in expected]
-
     def test_a_row_of_json_has_its_own_keys_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chunks_module, "CHUNK_ROWS", 1)
         rows: Rows = [{"key": "a"}, {"path": "b", "label": None}]

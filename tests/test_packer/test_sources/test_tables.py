@@ -87,16 +87,6 @@ class TestTypes:
         assert done.returncode != 0
         assert "option text: was ['video', 'grade'], now ['video']" in done.stderr
 
-    def test_text_is_as_it_is_written(self, tmp_path: Path) -> None:
-        write_images(tmp_path, 3)
-        table = write_csv(
-            tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], x=["1.50", "", "2e1"], y=["1", "2", "3"]
-        )
-        build(table, tmp_path / "out", text="x", **QUIET)
-        assert values_of(tmp_path / "out", "x") == ["1.50", "", "2e1"]
-        assert [bool(valid) for valid in values_of(tmp_path / "out", "x_valid")] == [True, False, True]
-        assert values_of(tmp_path / "out", "y") == [1, 2, 3]
-
     @pytest.mark.parametrize("chunk", [1, 4096])
     def test_nan_is_missing_among_numbers_and_a_text_elsewhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
@@ -232,13 +222,6 @@ class TestTypes:
             assert values_of(out, "b") == [3, 4]
             assert values_of(out, "c") == ["true", "false"]
 
-    def test_whole_numbers_in_any_spelling_are_integers_where_asked_for(self, tmp_path: Path) -> None:
-        """CK+ writes its emotions like this."""
-        write_images(tmp_path, 2)
-        table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], emotion=["7.0000000e+00", "1e3"])
-        build(table, tmp_path / "out", int="emotion", **QUIET)
-        assert values_of(tmp_path / "out", "emotion") == [7, 1000]
-
     def test_a_path_is_never_a_number(self, tmp_path: Path) -> None:
         write_image(tmp_path / "100.png", IMAGE)
         (tmp_path / "100").write_bytes((tmp_path / "100.png").read_bytes())
@@ -262,14 +245,6 @@ class TestSeparators:
         assert made.manifest.schema["label"].classes == ("fake", "real")
         assert values_of(tmp_path / "out", "name_of_it") == [f"a{mark}b", "c"]
         assert values_of(tmp_path / "out", "grade") == [1.5, 0.0]
-
-    def test_the_command_reads_them(self, tmp_path: Path) -> None:
-        write_images(tmp_path, 1)
-        (tmp_path / "t.csv").write_text("path;age\n0.png;0,5\n")
-        run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--quiet")
-        assert values_of(tmp_path / "out", "age") == ["0,5"]
-        done = run_packer("build", tmp_path / "t.csv", tmp_path / "no", "--float", "age", "--quiet", expect=2)
-        assert "column 'age', line 2: expected float (--float age), found '0,5'" in done.stderr
 
     def test_what_is_not_clear_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("path;age|name\n0.png;1|x\n")
@@ -446,16 +421,6 @@ class TestElsewhere:
         assert Layout(tmp_path / "out").load().generations[0].recipe["root"] == ["data"]
         assert "finished already" in run_packer("build", *call).stdout
 
-    def test_keys_of_a_recipe_file_and_the_folder_of_the_call(self, tmp_path: Path) -> None:
-        write_images(tmp_path / "data", 1)
-        table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"])
-        (tmp_path / "r.toml").write_text('root = "data"\n')
-        call = (table, tmp_path / "out", "--config", tmp_path / "r.toml", "--quiet")
-        run_packer("build", *call, cwd=tmp_path)
-        assert values_of(tmp_path / "out", "source") == ["0.png"]
-        other = (table, tmp_path / "out", "--root", tmp_path / "data", "--quiet")
-        assert "finished already" in run_packer("build", *other).stdout
-
     def test_a_root_behind_a_link_leaves_no_absolute_name(self, tmp_path: Path) -> None:
         write_images(tmp_path / "disk" / "data", 2)
         (tmp_path / "mount").symlink_to(tmp_path / "disk")
@@ -491,13 +456,6 @@ class TestElsewhere:
         listing = build_listing(table, data, "mask")
         (item,) = listing
         assert item.files["also"].name == "1.png"
-
-    def test_bench_asks_for_the_root_again(self, tmp_path: Path) -> None:
-        """The manifest has its name alone."""
-        data = write_images(tmp_path / "data", 3)
-        table = write_csv(tmp_path / "lists" / "t.csv", path=[data / "0.png", data / "1.png", data / "2.png"])
-        build(table, tmp_path / "out", root=data, **QUIET)
-        assert "--root DIR" in run_packer("bench", table, tmp_path / "out", expect=2).stderr
 
     def test_wrong_roots(self, tmp_path: Path) -> None:
         for name in ("a/x", "b/x"):
