@@ -14,7 +14,7 @@ from packer.assembly.columns import change_columns, has_columns
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.sources.tables.opening import open_table
+from packer.sources.tables.base import open_table
 from packer.workspace.disk_list import text_list
 from packer.workspace.folder import changing, output_folder
 from shardspec.errors import UsageError

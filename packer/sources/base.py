@@ -15,10 +15,10 @@ from packer.recipe import Recipe
 from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
-from packer.vision.faults import may_pass
+from packer.vision.faults import stop_if_passing
 from packer.workspace.shared_files import is_on_network, map_threaded
 from shardspec.entries import UNSAID, About
-from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.errors import UsageError, system_reason
 from shardspec.layout import is_url
 from shardspec.wording import LONG, shorten
 
@@ -385,8 +385,7 @@ def describe_path(
         resolved = path.resolve(strict=True)
         found = path.stat()
     except (OSError, RuntimeError, ValueError) as error:
-        if may_pass(error):  # the plan depends on the listing, so a temporary fault must not make a reject
-            raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
+        stop_if_passing(error, path)
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
         broken = "a symbolic link to nothing" if link else system_reason(error)
         return reject(f"expected a file{'' if frame_rate is None else ' or a folder'}, found {broken}")

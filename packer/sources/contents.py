@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -108,21 +108,13 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-class _Stream(Protocol):
-    """An archive whose members are read in order."""
-
-    def read(self, place: tuple[int, ...]) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class _Streams:
     """Keeps the last used archive open, so that members can be read in order in one pass. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._key: tuple[Any, ...] | None = None
-        self._stream: _Stream | None = None
+        self._stream: _GzipStream | _ParquetStream | None = None
 
     def read(self, path: str, member: Member) -> bytes:
         """Return the bytes of a member; fast if the member follows the one read last."""

@@ -15,10 +15,9 @@ from packer.sources.column_types import TYPES, column_types
 from packer.sources.folders.folder import FolderSource
 from packer.sources.folders.sidecars import SIDECAR_BYTES, sidecar_suffix
 from packer.sources.packed import PackedSource, is_packed
-from packer.sources.rows import RowsSource
+from packer.sources.rows import RowsSource, TableSource
 from packer.sources.stored import Mirror, StoredSource, check_url
-from packer.sources.table import TableSource
-from packer.sources.tables.opening import TABLES, is_table
+from packer.sources.tables.base import TABLES, is_table
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout, given_path, is_url

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardspec.errors import BuildError
+
 _PASSING = frozenset(
     getattr(errno, name)
     for name in (
@@ -56,6 +58,12 @@ def find_full_disk(error: BaseException) -> OSError | None:
 def may_pass(error: BaseException) -> bool:
     """Return whether an error or one of its causes is a failed read that may succeed when it is repeated."""
     return any(isinstance(one, OSError) and one.errno in _PASSING for one in _chain(error))
+
+
+def stop_if_passing(error: BaseException, place: object, done: str = "examined") -> None:
+    """Raise `BuildError` if a fault of a listing may pass. Plans depend on listings, so it must not make a reject."""
+    if may_pass(error):
+        raise BuildError(f"cannot be {done}: {error}", place=place, hint="run the same command again") from error
 
 
 def describe_error(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.packed.browse.columns import ColumnArray, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
-from packer.sources.tables.opening import open_table
+from packer.sources.tables.base import open_table
 from readers.conditions import rows_where
 from readers.formats.pool import ShardPool, Verify
 from shardspec.codecs import codec_for, image_types

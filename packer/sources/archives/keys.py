@@ -11,7 +11,7 @@ import numpy as np
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.item import Item
 from packer.sources.json_values import parse_json
-from packer.sources.tables.opening import TABLES, is_table, open_table
+from packer.sources.tables.base import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
 from shardspec.typing.frames import Cells, read_cells
 from shardspec.wording import counted, quote_some, shorten

@@ -15,12 +15,12 @@ from packer.sources.column_types import DROP
 from packer.sources.folders.finding import Ignored
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_item_columns
-from packer.vision.faults import may_pass
+from packer.vision.faults import stop_if_passing
 from packer.vision.media import file_type
 from packer.workspace.disk_list import DiskList, LazyMap
 from packer.workspace.shared_files import map_threaded
 from readers.formats.machine import available_processors
-from shardspec.errors import BuildError, ObjectDeniedError, UsageError, system_reason
+from shardspec.errors import ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
 from shardspec.wording import list_some
 
@@ -275,10 +275,7 @@ def _list_one(archive: Archive, reads: Reads, list_one: Callable[[Place], Found]
         reason = "expected a readable archive, found one that the store refuses to send"
         return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
     except OSError as error:
-        if may_pass(error):
-            raise BuildError(
-                f"cannot be examined: {error}", place=archive.path, hint="run the same command again"
-            ) from error
+        stop_if_passing(error, archive.path)
         reason = f"expected a readable archive, found: {system_reason(error)}"
         return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from packer.sources.folders.frames import Frames, FramesError, FramesState, frame_numbers
 from packer.sources.item import Item
-from packer.vision.faults import may_pass
+from packer.vision.faults import stop_if_passing
 from packer.vision.media import IMAGE, medium_of
 from packer.workspace.shared_files import map_files, scan
-from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.errors import UsageError, system_reason
 from shardspec.wording import LONG, shorten
 
 _LOOKED, _FOLDERS_LOOKED = 10_000, 20
@@ -85,10 +85,7 @@ def images_in(folder: str | Path) -> list[str]:
     """
 
     def fail(error: OSError) -> None:
-        if may_pass(error):
-            raise BuildError(
-                f"cannot be listed: {system_reason(error)}", place=folder, hint="run the same command again"
-            ) from error
+        stop_if_passing(error, folder, "listed")
         raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
 
     entries = scan(folder, fail)
@@ -169,8 +166,7 @@ def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
                 )
             found = os.stat(path)
     except (OSError, RuntimeError) as error:
-        if may_pass(error):  # the plan depends on the listing, so a temporary fault must not make a reject
-            raise BuildError(f"cannot be examined: {error}", place=path, hint="run the same command again") from error
+        stop_if_passing(error, path)
         raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise FramesError(f"frame {shorten(name)}: expected a regular file, found something else")

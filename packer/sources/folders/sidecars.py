@@ -8,8 +8,8 @@ from packer.recipe import field_name
 from packer.sources.base import describe_path
 from packer.sources.item import ItemFile
 from packer.sources.json_values import parse_json
-from packer.vision.faults import may_pass
-from shardspec.errors import BuildError, system_reason
+from packer.vision.faults import stop_if_passing
+from shardspec.errors import system_reason
 from shardspec.fields import RESERVED
 from shardspec.wording import LONG, list_some, shorten
 
@@ -86,8 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read(SIDECAR_BYTES + 1)
     except OSError as error:
-        if may_pass(error):  # the plan depends on the content, so a temporary fault must not make a reject
-            raise BuildError(f"cannot be read: {error}", place=path, hint="run the same command again") from error
+        stop_if_passing(error, path, "read")
         raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error
     if len(data) > SIDECAR_BYTES:
         raise ValueError(f"expected at most {SIDECAR_BYTES:,} bytes, found more")

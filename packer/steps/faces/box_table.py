@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packer.sources.tables.base import open_table
 from packer.sources.tables.chunks import Chunk
-from packer.sources.tables.opening import open_table
 from packer.steps.faces.boxes import GIVEN_SCORE, Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import FARTHEST, are_boxes

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.packed import check_digests, is_packed
-from packer.sources.tables.opening import TABLES, is_table
+from packer.sources.tables.base import TABLES, is_table
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import are_boxes
 from packer.workspace.shared_files import walk

@@ -19,8 +19,7 @@ from packer.sources.base import Listing
 from packer.sources.folders.folder import FolderSource
 from packer.sources.item import Item
 from packer.sources.opening import open_source
-from packer.sources.rows import RowsSource
-from packer.sources.table import TableSource
+from packer.sources.rows import RowsSource, TableSource
 from shardspec.errors import UsageError
 
 IMAGE = scene(0, (24, 16))

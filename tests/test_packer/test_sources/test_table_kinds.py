@@ -21,9 +21,9 @@ from support.errors import raises
 
 import packer
 from packer.sources.tables import chunks as chunks_module
+from packer.sources.tables.base import TABLES, open_table
 from packer.sources.tables.chunks import Chunk
 from packer.sources.tables.delimited import CsvTable
-from packer.sources.tables.opening import TABLES, open_table
 from shardspec.errors import MissingDependencyError, ShardspecError, UsageError
 from shardspec.typing.frames import read_cells
 

@@ -12,7 +12,7 @@ from support.errors import raises
 
 from packer.sources.tables import chunks as chunks_module
 from packer.sources.tables import delimited, parquet
-from packer.sources.tables.opening import TABLES
+from packer.sources.tables.base import TABLES
 from packer.steps.faces.boxes import open_boxes
 from shardspec.errors import UsageError
 
