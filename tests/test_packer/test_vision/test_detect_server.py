@@ -11,9 +11,8 @@ import pytest
 from support.processes import wait_for
 
 from packer import Detections
-from packer.vision.detect import remote as server_module
 from packer.vision.detect.interface import BadDetectionsError
-from packer.vision.detect.remote import DetectorLost, DetectorServer, RemoteDetector, receive, send, send_arrays
+from packer.vision.detect.remote import RECEIVED_REQUESTS, Channel, DetectorLost, DetectorServer, RemoteDetector
 from shardspec.errors import ItemError
 
 LIMIT_S = 60.0
@@ -79,10 +78,10 @@ class Served:
 
     def close(self) -> None:
         self.detector.go_on.set()
-        ours = self.connect()
-        send(ours, {"frames": [(1, 1)]})
-        assert receive(ours) == {"room": True}
-        send_arrays(ours, frame(254, 1, 1))
+        ours = Channel(self.connect())
+        ours.send({"frames": [(1, 1)]})
+        assert ours.receive() == {"room": True}
+        ours.send(frame(254, 1, 1))
         self.thread.join(LIMIT_S)
         ours.close()
         for client in self.clients:
@@ -156,39 +155,16 @@ def test_the_next_request_is_received_while_one_is_detected(served: Served) -> N
     assert served.detector.requests == [[255], [7]]
 
 
-class Turn:
-    """A lock that counts who has asked for it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.asked = 0
-
-    def __enter__(self) -> None:
-        self.asked += 1
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-
-def test_what_waits_is_bounded_and_a_large_request_is_not_overtaken(
-    monkeypatch: pytest.MonkeyPatch, leaks_allowed: None
-) -> None:
-    monkeypatch.setattr(server_module, "WAITING_BYTES", 1000)
-    served, turn = Served(), Turn()
-    monkeypatch.setattr(served.server._room, "_turn", turn)
-    threads = [in_thread(served.client(), [frame(255, 10, 10)])[0]]
+def test_few_requests_are_received_at_a_time(served: Served) -> None:
+    threads = [in_thread(served.client(), [frame(255)])[0]]
     wait_for("the first request", lambda: served.detector.requests)
-    threads.append(in_thread(served.client(), [frame(9, 100, 100)])[0])  # larger than all the room
-    wait_for("the large one's turn", lambda: turn.asked == 2 and turn.lock.locked())
-    threads.append(in_thread(served.client(), [frame(1, 2, 2)])[0])
-    wait_for("the small one's wish", lambda: turn.asked == 3)
-    assert served.detector.made == [(10, 10)]
+    threads += [in_thread(served.client(), [frame(1)])[0] for _ in range(RECEIVED_REQUESTS + 2)]
+    wait_for("all requests", lambda: sum(report[0] == "waits" for report in served.reports) == len(threads))
+    assert len(served.detector.made) <= RECEIVED_REQUESTS
     served.detector.go_on.set()
     for thread in threads:
         thread.join(LIMIT_S)
-    assert served.detector.requests == [[255], [9], [1]]
-    served.close()
+    assert served.detector.requests == [[255], *[[1]] * (len(threads) - 1)]
 
 
 def test_an_answer_of_the_wrong_form_does_not_put_the_process_in_doubt(served: Served) -> None:
@@ -213,30 +189,31 @@ def test_frames_are_received_into_any_memory_where_the_detectors_own_is_short(se
 
 
 def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) -> None:
-    sock = served.connect()
-    send(sock, {"frames": [(1 << 40, 1 << 20)]})
-    answer = receive(sock)
+    channel = Channel(served.connect())
+    channel.send({"frames": [(1 << 40, 1 << 20)]})
+    answer = channel.receive()
     assert answer is not None
     assert answer["error"].startswith("no memory for 1 frame: MemoryError: ")
     assert served.reports == [("waits", 0, 1), ("over", 0, 1)]
-    sock.close()
+    channel.close()
     assert len(served.client().detect([frame(6)]).boxes) == 6
 
 
 def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    for sent in (b"\x07", b"\x07\0\0\0{", b"\xff\xff\xff\xff"):
-        with served.connect() as dying:
-            dying.sendall(sent)
-    with served.connect() as sock:
-        send(sock, {"frames": [(500, 500)]})
-        assert receive(sock) == {"room": True}
-        send_arrays(sock, frame(1, 2, 2))
-    wait_for("the end", lambda: not served.server._room._used)
+    with served.connect() as dying:
+        dying.sendall(b'{"frames"')
+    channel = Channel(served.connect())
+    channel.send({"frames": [(500, 500)]})
+    assert channel.receive() == {"room": True}
+    channel.send(frame(1, 2, 2))
+    channel.close()
     assert len(served.client().detect([frame(6)]).boxes) == 6
     assert served.detector.requests == [[6]]
-    printed = capsys.readouterr().err
-    assert "the other process has ended within a message" in printed
-    assert "expected a header of at most" in printed
+    printed: list[str] = []
+    wait_for(
+        "both reports",
+        lambda: printed.append(capsys.readouterr().err) or "".join(printed).count("ended within a message") == 2,
+    )
 
 
 def test_the_end_of_the_server_is_no_fault_of_the_item() -> None:
