@@ -21,8 +21,8 @@ from packer.workspace.hashing import in_several
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
-from shardspec.schema import Field, Schema, class_name
-from shardspec.wording import counted, list_some, program, shorten
+from shardspec.schema import Schema, class_name
+from shardspec.wording import counted, program, shorten
 
 CLASSES = ("same", "unite")
 """Rules for lists of classes that differ."""
@@ -39,31 +39,23 @@ class MergeResult(JobResult):
     repeated : dict of str to int
         Number of samples of a dataset that an earlier dataset has, too (all values except the key are equal), by the
         path of the dataset as given. The merged dataset has these samples twice.
-    unlicensed : tuple of str
-        Datasets without a licence, by their paths as given, if others have one.
     """
 
     shapes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     repeated: Mapping[str, int] = field(default_factory=dict)
-    unlicensed: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Describe the dataset, with warnings about repeated samples, missing licences and images of several shapes."""
+        """Describe the dataset, with warnings about repeated samples and images of several shapes."""
         twice = (
             f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in an earlier dataset, too, "
             "and therefore twice in the merged one: merge datasets without common samples"
             for path, count in self.repeated.items()
         )
-        unsaid = (
-            f"warning: {path} states no licence, and the merged dataset states only those of the others: "
-            f"{program()} describe {self.path} --license … replaces them"
-            for path in self.unlicensed
-        )
-        return "\n".join([super().describe(), *twice, *unsaid, *(self._describe_shapes(name) for name in self.shapes)])
+        return "\n".join([super().describe(), *twice, *(self._describe_shapes(name) for name in self.shapes)])
 
     def _facts(self) -> dict[str, Any]:
         shapes = {name: list(shapes) for name, shapes in self.shapes.items()}
-        return {"different_shapes": shapes, "repeated": dict(self.repeated), "unlicensed": list(self.unlicensed)}
+        return {"different_shapes": shapes, "repeated": dict(self.repeated)}
 
     def _describe_shapes(self, name: str) -> str:
         return (
@@ -142,9 +134,7 @@ def merge(
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(plan, target, options_of_job, listener_of(progress)).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
-    stated = [bool(one.manifest.about.license) for one in inputs]
-    unlicensed = tuple(os.fspath(path) for path, has in zip(datasets, stated, strict=True) if any(stated) and not has)
-    return MergeResult(**vars(result), shapes=shapes, repeated=again, unlicensed=unlicensed)
+    return MergeResult(**vars(result), shapes=shapes, repeated=again)
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
@@ -165,17 +155,19 @@ def check_schemas(inputs: Sequence[Input]) -> None:
     UsageError
         If they cannot; the message names the first dataset that does not fit those before it.
     """
-    first, *others = (one.manifest.schema for one in inputs)
-    united = first
-    for one, schema in zip(inputs[1:], others, strict=True):
+    united = inputs[0].manifest.schema
+    for one in inputs[1:]:
         try:
-            united = unite_schemas([united, schema])
+            united = unite_schemas([united, one.manifest.schema])
         except SchemaError as error:
             raise UsageError(
                 place=one.path,
                 expected=f"a schema that can be joined with that of {inputs[0].path}",
                 found="another",
-                hint=f"{error}. To make them alike, {_describe_remedy(first, schema)}",
+                hint=(
+                    f"{error}. Build both with the same options ('{program()} build PACKED OUT' takes a packed dataset as "
+                    "its source): --text, --float or --int COLUMN for a type, --classes-from DATASET for classes"
+                ),
             ) from error
 
 
@@ -228,34 +220,6 @@ def check_classes(inputs: Sequence[Input]) -> None:
 
 def _class_at(classes: Sequence[str], number: int) -> str:
     return shorten(classes[number]) if number < len(classes) else "no class"
-
-
-def _describe_remedy(first: Schema, last: Schema) -> str:
-    """Say how to make two schemas alike: by a type for each column that differs, or by the same options."""
-    kinds = {name: {_column_kind(first[name]), _column_kind(last[name])} for name in first.names if name in last}
-    options = [
-        f"--{'text' if 'text' in found else 'float'} {name}"
-        for name, found in kinds.items()
-        if len(found) > 1 and None not in found
-    ]
-    unnamed = [
-        name for name in first.names if name in last and (first[name].classes is None) != (last[name].classes is None)
-    ]
-    if unnamed and not options:
-        return f"name the numbers of the other with '{program()} build PACKED OUT --classes-from DATASET'"
-    if not options:
-        return f"build both with the same options ('{program()} build PACKED OUT' takes a packed dataset as its source)"
-    return (
-        f"build both from their tables with {list_some(options)} (or --int COLUMN, where all values are integers), "
-        "so that a column's type does not follow from one table's values"
-    )
-
-
-def _column_kind(field: Field) -> str | None:
-    """Return the type of a table's column (text, int or float), or None for any other field."""
-    if field.kind == "text" and field.codec.name == "utf8":
-        return "text"
-    return {"<i8": "int", "<f8": "float"}.get(field.dtype) if field.is_scalar else None
 
 
 def number_keys(inputs: Sequence[Input]) -> list[Input]:

@@ -1,8 +1,8 @@
 """Bar charts of the values of a small field. Each bar has the condition that selects its samples."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,15 +35,12 @@ class Bar:
         Number of samples in the whole dataset.
     selected : int
         Number of samples in the selection.
-    test : dict
-        The same condition for the script of a report: ``is`` a value, or ``from`` and ``to`` with ``last``.
     """
 
     label: str
     where: str
     count: int
     selected: int
-    test: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
         chosen = np.bincount(texts.codes[there & selection.mask], minlength=len(counts))
     order = [at for at in np.argsort(-chosen, kind="stable").tolist() if counts[at]]
     bars = [
-        Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]), {"is": text})
+        Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]))
         for at, text in zip(order, texts.names[order[:_LISTED]].tolist(), strict=False)
     ]
     return Spread(name, "list", tuple(bars), _note(len(order), len(dataset) - int(counts.sum())))
@@ -146,7 +143,7 @@ def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Sprea
     bars = []
     for value in sorted(counts)[:_LISTED]:
         label = names[value] if 0 <= value < len(names) else str(value)
-        bars.append(Bar(label, condition_of(field, value), counts[value], chosen.get(value, 0), {"is": value}))
+        bars.append(Bar(label, condition_of(field, value), counts[value], chosen.get(value, 0)))
     return Spread(field.name, "list", tuple(bars), _note(len(counts), values.missing))
 
 
@@ -171,8 +168,7 @@ def _histogram(field: Field, values: _Values) -> Spread:
         return Spread(name, "histogram", (), note)
     lowest, highest = values.all.min(), values.all.max()
     if lowest == highest:
-        test = {"is": float(lowest)}
-        bar = Bar(str(lowest), f"{name} == {lowest}", len(values.all), len(values.selected), test)
+        bar = Bar(str(lowest), f"{name} == {lowest}", len(values.all), len(values.selected))
         return Spread(name, "list", (bar,), note)
     edges = _round_edges(lowest, highest, field.numpy_dtype)
     counts, chosen = _count(values.all, edges), _count(values.selected, edges)
@@ -183,7 +179,6 @@ def _histogram(field: Field, values: _Values) -> Spread:
             f"{name} >= {low} and {name} {'<=' if at == len(edges) - 2 else '<'} {high}",
             int(counts[at]),
             int(chosen[at]),
-            {"from": float(low), "to": float(high), "last": at == len(edges) - 2},
         )
         for at, (low, high) in enumerate(pairwise(texts))
     ]
@@ -192,34 +187,17 @@ def _histogram(field: Field, values: _Values) -> Spread:
 
 def _round_edges(low: Any, high: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return ascending edges of about `_BARS` equal bars, mostly at round numbers, from `low` to `high` or beyond."""
+    lowest, highest = Decimal(low.item()), Decimal(high.item())
+    rough = (highest - lowest) / _BARS
+    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     if dtype.kind in "iu":
-        most: Any = np.iinfo(dtype)
-        found: list[Any] = [min(max(edge, int(most.min)), int(most.max)) for edge in _whole(int(low), int(high))]
-    else:
-        most = np.finfo(dtype)
-        found = np.clip(list(_fractions(float(low), float(high))), float(most.min), float(most.max)).tolist()
-    edges = np.unique(np.array(found, dtype))
+        rough = max(rough, Decimal(1))
+    size = Decimal(1).scaleb(rough.adjusted())
+    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= rough)
+    multiples = range(math.floor(lowest / step), math.ceil(highest / step) + 1)
+    edges = np.unique(np.array([min(max(n * step, int(limits.min)), int(limits.max)) for n in multiples], dtype))
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # rounding to the dtype may have cut off a value
     return edges if len(edges) > 1 else np.array([low, high], dtype)
-
-
-def _whole(low: int, high: int) -> Iterable[int]:
-    step = max(1, -(-(high - low) // _BARS))
-    size = 10 ** (len(str(step)) - 1)
-    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= step)
-    return range(low // step * step, high + step + 1, step)
-
-
-def _fractions(low: float, high: float) -> Iterator[float]:
-    rough = high / _BARS - low / _BARS  # the difference may be too large for a float
-    if rough < 1e-300:
-        yield from (low, high)
-        return
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next((factor * size for factor in (1, 2, 5, 10) if factor * size >= rough), rough)
-    first, digits = math.floor(low / step), max(0, -math.floor(math.log10(step)))
-    for at in range(math.floor(high / step) - first + 2):
-        yield round((first + at) * step, digits)
 
 
 def _count(values: npt.NDArray[Any], edges: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -46,8 +45,3 @@ def inline(name: str) -> tuple[Markup, str]:
     text = static(name).decode()
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(text), f"sha256-{digest}"  # noqa: S704 -- a file of this package
-
-
-def as_attribute(document: Any) -> str:
-    """Encode JSON for an attribute; the template escapes it."""
-    return json.dumps(document, separators=(",", ":"), allow_nan=False)

@@ -2,14 +2,13 @@
 
 import base64
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
@@ -17,12 +16,11 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import browsed_folder
 from packer.packed.rejects import rejects
 from packer.page.cards import cards
-from packer.page.counts import Bar, Spread, spread
-from packer.page.rendering import as_attribute, inline, render
+from packer.page.counts import spread
+from packer.page.rendering import inline, render
 from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
-from readers.drawing.values import printable
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
@@ -84,8 +82,8 @@ def report(
     out : path
         File of the report, ``.html``, in an existing folder outside the datasets.
     count : int
-        Samples of each dataset to show, at least 0, drawn evenly over the classes. Fewer are shown if their images
-        exceed 32 MB.
+        Samples of each dataset to show, at least 0, drawn evenly over the classes. Fewer are shown if a class is smaller
+        than its share, or if their images exceed 32 MB.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -118,7 +116,7 @@ def report(
     shared = list(find_shared(opened))
     style, style_hash = inline("page.css")
     script, script_hash = inline("page.js")
-    layers = dict.fromkeys(layer for one in shown for card, _, _ in one["cards"] for layer in card.layers)
+    layers = dict.fromkeys(layer for one in shown for card, _ in one["cards"] for layer in card.layers)
     page = render(
         "report.html",
         title=", ".join(one["about"]["name"] for one in shown),
@@ -129,7 +127,6 @@ def report(
         script=script,
         script_hash=script_hash,
         layer_names=[name for name in ("points", "outline", "regions") if name in layers],
-        links=_links,
         live=False,
     ).encode("utf-8", "replace")
     write_output(target, page)
@@ -146,14 +143,12 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any
         rejected = None
     chosen, left_out = _embed(dataset, _choose(dataset, count), most_bytes)
     made = cards(dataset, [row for row, _ in chosen]) if chosen else []
-    values = _values(dataset, [row for row, _ in chosen], spreads)
-    embedded = [(card, src, value) for card, (_, src), value in zip(made, chosen, values, strict=True)]
     return {
         "about": {**describe(dataset), "classes": dataset.classes},
         "warnings": list(find_faults(dataset)),
         "rejects": rejected,
         "spreads": spreads,
-        "cards": embedded,
+        "cards": [(card, src) for card, (_, src) in zip(made, chosen, strict=True)],
         "left_out": left_out,
     }
 
@@ -164,16 +159,9 @@ def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
         return []
     labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     found = np.unique(labels)
-    runs = []
-    for label in found[evenly(len(found), count)]:
-        rows = np.flatnonzero(labels == label)
-        runs.append(rows[evenly(len(rows), count)])
-    # Take the same number of each class if it has enough, spread evenly over its rows.
-    share, room = 0, count
-    while room > 0 and any(len(run) > share for run in runs):
-        share += 1
-        room -= sum(len(run) >= share for run in runs)
-    some = [run[evenly(len(run), share)] for run in runs]
+    share = -(-count // max(1, len(found)))
+    several = (np.flatnonzero(labels == label) for label in found[evenly(len(found), count)])
+    some = [rows[evenly(len(rows), share)] for rows in several]
     turns = [int(row) for turn in zip_longest(*some) for row in turn if row is not None]
     return turns[:count]
 
@@ -195,35 +183,3 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
     labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
     return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""
-
-
-def _values(dataset: BrowsedDataset, rows: Sequence[int], spreads: Sequence[Spread]) -> list[str]:
-    """Return the values of rows that the bars of a report filter by."""
-    chosen = np.array(rows, np.int64)
-    columns = {one.name: dataset.column(one.name)[chosen] for one in spreads if one.bars and rows}
-    return [as_attribute({name: _plain(column[at]) for name, column in columns.items()}) for at in range(len(rows))]
-
-
-def _plain(value: Any) -> Any:
-    if value is np.ma.masked:
-        return None
-    if isinstance(value, str):
-        return printable(value)
-    if value.dtype.kind == "f":
-        return float(str(value)) if np.isfinite(value) else None  # as the edges of bars are written
-    return int(value)
-
-
-def _links(field: Spread, number: int) -> Callable[[Bar, int], Markup]:
-    """Return the function that makes the opening tags of a field's bars: buttons that filter the samples shown."""
-
-    def link(bar: Bar, _place: int) -> Markup:
-        tag = (
-            Markup('g role="button" tabindex="0"')
-            if field.kind == "histogram"
-            else Markup('button type="button" class="value"')
-        )
-        test = as_attribute({"field": field.name, **bar.test})
-        return Markup('{} aria-pressed="false" data-field="{}-{}" data-bar="{}"').format(tag, number, field.name, test)
-
-    return link

@@ -204,7 +204,7 @@ class Pages:
             return _missing()
         selection = one.dataset.select(query.where) if query.where else None
 
-        def link(bar: Bar, _place: int) -> Markup:
+        def link(bar: Bar) -> Markup:
             address, there = query.narrowed(bar.where, name)
             return Markup('a href="{}/{}" class="{}"').format(
                 self._base(request), address, "value on" if there else "value"

@@ -37,37 +37,6 @@
   const next = async () => { const part = later.shift(); if (part) { await fill(part); await next(); } };
   next(); next();
 
-  // In a report, bars show and hide the samples that the file holds.
-  const cards = all(".card[data-values]");
-  const values = new Map(cards.map((card) => [card, JSON.parse(card.dataset.values)]));
-  const holds = (card, bar) => {
-    const value = values.get(card)[bar.field];
-    if (value === undefined || value === null) return false;
-    return "is" in bar ? value === bar.is : value >= bar.from && (value < bar.to || (bar.last && value <= bar.to));
-  };
-  const chosen = new Map();
-  const filter = () => {
-    let shown = 0;
-    for (const card of cards) {
-      card.hidden = ![...chosen.values()].every((bar) => holds(card, bar));
-      shown += !card.hidden;
-    }
-    const count = document.getElementById("shown");
-    if (count) count.textContent = chosen.size ? `${shown} of the ${cards.length} shown here (click again for all)` : "";
-  };
-  for (const element of all("[data-bar]")) {
-    const bar = JSON.parse(element.dataset.bar);
-    const act = () => {
-      const on = element.getAttribute("aria-pressed") !== "true";
-      for (const other of all(`[data-field="${element.dataset.field}"]`)) other.setAttribute("aria-pressed", "false");
-      element.setAttribute("aria-pressed", String(on));
-      if (on) chosen.set(bar.field, bar); else chosen.delete(bar.field);
-      filter();
-    };
-    element.addEventListener("click", act);
-    element.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } });
-  }
-
   // The frames of a track, one after another, in the large image's place.
   function play(strip) {
     const button = strip.querySelector("button");

@@ -124,13 +124,6 @@ def test_a_report_from_the_disk(browser: Any, faces: Path, tmp_path: Path) -> No
         expected = np.array(sorted(map(tuple, face_columns(130, codec="jpeg", size=64)["landmarks"][row].tolist())))
         page.locator(".card").first.scroll_into_view_if_needed()
         assert np.allclose(points_on_screen(page, ".card:first-child"), expected, atol=0.05)
-        bar = page.locator("[data-bar*='\"label\"']").first
-        bar.click()
-        left = page.locator(".card:visible").count()
-        assert 0 < left < 130
-        assert f"{left} of the 130" in page.locator("#shown").inner_text()
-        bar.click()
-        assert page.locator(".card:visible").count() == 130
         page.get_by_label("points").uncheck()
         assert page.locator("path.points:visible").count() == 0
         assert page.locator("path.outline:visible").count() > 0
