@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
-from packer.builds.planning.plan import BuildPlan, source_row
 from packer.builds.reports import checked_lines
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
@@ -21,7 +20,6 @@ from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.archives.opening import kind_of
-from packer.sources.item import read_items
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
@@ -43,7 +41,6 @@ _LINE_BYTES = 1 << 26
 _NAME = ""
 """The key of an item's name in a row: no column is called so."""
 
-_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
 _ROW = re.compile(r"row-[0-9]{8,}\Z")
 
 
@@ -151,8 +148,8 @@ def rejects(
     dataset : path
         A packed dataset, or the folder of a build.
     out : path, optional
-        A table to write, ``.csv`` or ``.jsonl``, with the names of the rejected items relative to the source, and their
-        columns in the source. For items of an archive, the column ``key`` has the names in the archive, for
+        A table to write, ``.csv`` or ``.jsonl``, with the names of the rejected items relative to the source, and, of a
+        packed dataset, their columns in the source. For items of an archive, the column ``key`` has the names in the archive, for
         ``--keys``. Inputs of `packer.pack` are in the column ``input``, samples of a packed dataset in ``key``. The
         folder must exist, outside the dataset. An existing file is replaced.
     progress : bool or ProgressListener
@@ -243,10 +240,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
         if done.exists():
             yield {"items": sum(1 for _ in parse_report(done))}
         return
-    document, plan = planned(layout), None
-    with suppress(ValueError, KeyError, TypeError, IndexError, AttributeError):
-        space = space.of_plan(str(document["fingerprint"]))
-        plan = BuildPlan.from_json(document)
+    space = space.of_plan(str(planned(layout).get("fingerprint", "")))
     for path in space.part_files():
         if path.suffix == ".partial":
             continue
@@ -254,23 +248,12 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             found = Part(path).reports()
         except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
-        rows = [] if plan is None else _rows_of(path, space, plan)
-        for place, report in enumerate(found):
+        for report in found:
             yield {"items": 1}
             if not report.samples and not report.empty:
-                line = {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
-                yield {**line, "columns": rows[place] if len(rows) == len(found) else {}}
+                yield {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
             elif report.damage is not None:
                 yield {"kind": "damage", "item": report.name}
-
-
-def _rows_of(path: Path, space: Workspace, plan: BuildPlan) -> list[dict[str, Any]]:
-    """Return the source rows of the items of a part, or nothing if the plan does not have them."""
-    with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
-        items = read_items(space.items, *plan.tasks[int(number)])
-        return [source_row(one, plan) for one in items if item is None or one.index == int(item)]
-    return []
 
 
 def parse_report(path: Path) -> Iterator[dict[str, Any]]:
@@ -307,10 +290,10 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
 
 def planned(layout: Layout) -> dict[str, Any]:
     """Return the plan of an unfinished build, or nothing if there is none."""
-    plan: dict[str, Any] = {}
+    plan: Any = None
     with suppress(OSError, ValueError):
         plan = json.loads(Workspace(layout.build).plan.read_bytes())
-    return plan
+    return plan if isinstance(plan, dict) else {}
 
 
 def _origin(layout: Layout, manifest: Manifest | None) -> tuple[str, Mapping[str, Any]]:
