@@ -8,8 +8,7 @@ have them in the dataset's folder. ``audio_frames`` is not read, because it is w
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from packer.known.lav_df import entries_of
-from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_entries, read_lines, relative_path, text_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -50,7 +49,7 @@ def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, sp
     entries = (
         ({"file": line} for line in read_lines(tree.root / path) if line)
         if name == TEST_LIST
-        else entries_of(tree, path)
+        else read_entries(tree, path)
     )
     listed: set[str] = set()
     for entry in entries:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packer.known.tree import Choice, Tree, TreeContents, read_json, relative_path
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
-from shardspec.wording import LONG, counted, cut, list_some, shorten
+from shardspec.wording import LONG, cut, list_some, shorten
 
 _PLACES = ("", "dataset_json", "preprocessing/dataset_json")
 _MOST_TRIED = 50
@@ -202,10 +202,4 @@ def _note_overlaps(found: TreeContents, videos: list[BenchVideo]) -> None:
     for video in videos:
         if video.frames:
             splits.setdefault((video.dataset, video.frames[0], video.compression), set()).add(video.split)
-    for one, two in (("train", "test"), ("train", "val"), ("val", "test")):
-        both = sum({one, two} <= of for of in splits.values())
-        if both:
-            every = sum(two in of for of in splits.values())
-            found.notes.append(
-                f"LEAK: the file has {counted(both, 'video')} of {one} in {two} as well ({two} has {every})"
-            )
+    found.note_leaks("the file has", "video", splits.values())

@@ -15,7 +15,7 @@ from packer.known.deepfakebench import read_videos
 from packer.known.tree import Choice, Tree, TreeContents, join
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
-from shardspec.wording import counted, list_some
+from shardspec.wording import list_some
 
 METHODS = (
     *("fsgan", "faceswap", "simswap", "inswap", "blendface", "uniface", "mobileswap", "e4s", "facedancer"),
@@ -138,10 +138,10 @@ def _add_listed(tree: Tree, found: TreeContents, choice: Choice, files: dict[str
             found.rows.append(_row(path, files[path], split))
     if absent:
         found.notes.append(f"listed frames that do not exist: {_describe(absent, listed)}")
-    for one, two in (("train", "test"), ("train", "val"), ("val", "test")):
-        both = sum((name, two) in done for name, split in done if split == one)
-        if both:
-            found.notes.append(f"LEAK: the lists have {counted(both, 'frame')} of {one} in {two} as well")
+    splits: dict[str, set[str]] = {}
+    for name, split in done:
+        splits.setdefault(name, set()).add(split)
+    found.note_leaks("the lists have", "frame", splits.values())
     found.missing = list(dict.fromkeys(found.missing))
     found.unlisted += [path for path in files if path not in used]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, read_json, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_json, read_rows, relative_path, text_of
 from packer.vision.media import VIDEO
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
@@ -91,11 +91,5 @@ def _read_object(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
 
 def _read_test_labels(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
     """Read ``filename,label`` of the test set, where 1 is a forgery."""
-    path = tree.root / where
-    header, *rows = read_csv(path) or [[]]
-    columns = [name.strip() for name in header]
-    if not {"filename", "label"} <= set(columns):
-        raise UsageError(place=path, expected="the columns filename and label", found=list_some(columns) or "none")
-    for cells in rows:
-        row = dict(zip(columns, cells, strict=False))
-        yield row.get("filename", ""), {"label": row.get("label", ""), "split": "test"}
+    for row in read_rows(tree.root / where, ("filename", "label"), "filename and label"):
+        yield row["filename"], {"label": row["label"], "split": "test"}

@@ -9,9 +9,9 @@ name, which holds the folder from ``FakeAVCeleb/`` on. In their copies, 22 video
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, relative_path
+from packer.known.tree import Choice, Tree, TreeContents, join, read_rows, relative_path
 from shardspec.errors import UsageError
-from shardspec.wording import list_some, shorten
+from shardspec.wording import shorten
 
 METADATA = "meta_data.csv"
 
@@ -82,13 +82,7 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
 
 def _entries(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the path of each listed video from its type on, and its row."""
-    header, *rows = read_csv(tree.root / path) or [[]]
-    columns = [name.strip().lower() for name in header]
-    if not set(_COLUMNS) <= set(columns):
-        lacking = [name for name in _COLUMNS if name not in columns]
-        raise UsageError(place=path, expected=f"the columns {', '.join(lacking)}", found=list_some(columns) or "none")
-    for cells in tree.each(rows, "videos"):
-        row = dict.fromkeys(columns, "") | dict(zip(columns, map(str.strip, cells), strict=False))
+    for row in tree.each(list(read_rows(tree.root / path, _COLUMNS, ", ".join(_COLUMNS))), "videos"):
         if row["type"] not in MODIFIED:
             raise UsageError(place=path, expected=f"a type, one of {', '.join(MODIFIED)}", found=shorten(row["type"]))
         folder = row.get("", "").replace("\\", "/").partition(f"{_INNER}/")[2]

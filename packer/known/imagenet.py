@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_csv, read_lines
+from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, read_rows
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -115,20 +115,23 @@ def _folders_above(tree: Tree, base: str) -> list[str]:
 def _read_classes(path: Path) -> dict[str, str]:
     """Read lines with an image and its class: Kaggle's CSV, or ``ILSVRC2012_val_00000001.JPEG n01751748``."""
     listed: dict[str, str] = {}
-    kaggle = path.suffix.lower() == ".csv"
-    rows = read_csv(path) if kaggle else [line.split() for line in read_lines(path)]
-    for number, row in enumerate(rows, start=1):
-        if not row or (kaggle and row[0] == "ImageId"):
+    if path.suffix.lower() == ".csv":
+        rows = read_rows(path, ("imageid", "predictionstring"), "ImageId and PredictionString")
+        lines = enumerate((f"{row['imageid']} {row['predictionstring']}" for row in rows), start=2)
+    else:
+        lines = enumerate(read_lines(path), start=1)
+    for number, line in lines:
+        image, *words = line.split() or [""]
+        if not image:
             continue
-        words = row[1].split() if len(row) > 1 else []
         if not words or not _WNID.match(words[0]):
             raise UsageError(
                 place=f"{path}, line {number}",
                 expected="an image and its class such as n01751748",
-                found=shorten(" ".join(row)),
+                found=shorten(line),
                 hint="class numbers mean nothing without their list",
             )
-        listed[PurePosixPath(row[0]).stem] = words[0]
+        listed[PurePosixPath(image).stem] = words[0]
     return listed
 
 

@@ -3,12 +3,11 @@
 The fields of the metadata are those of the class ``Metadata`` in ``dataset/lavdf.py`` of github.com/ControlNet/LAV-DF.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_json, relative_path, text_of
+from packer.known.tree import Choice, Tree, TreeContents, join, read_entries, relative_path, text_of
 from shardspec.errors import UsageError
-from shardspec.wording import counted, list_some, shorten
+from shardspec.wording import shorten
 
 METADATA = ("metadata.min.json", "metadata.json")
 SPLITS: Mapping[str, str] = {"train": "train", "dev": "val", "val": "val", "test": "test"}
@@ -26,8 +25,7 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
     found = TreeContents()
     videos = tree.all_videos(found, base)
     listed: set[str] = set()
-    miscounted = []
-    for entry in entries_of(tree, path):
+    for entry in read_entries(tree, path):
         name = relative_path(str(entry.get("file", "")), path)
         split = SPLITS.get(str(entry.get("split")))
         if split is None:
@@ -48,8 +46,6 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
             continue
         modified = _MODIFIED[entry.get("modify_video") is True, entry.get("modify_audio") is True]
         periods = found.read_intervals(entry.get("fake_periods"), name)
-        if periods is not None and entry.get("n_fakes") not in (None, len(periods)):
-            miscounted.append(name)
         original = text_of(entry.get("original"))
         found.rows.append(
             {
@@ -62,24 +58,10 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
                 "duration": _seconds(entry.get("duration")),
             }
         )
-    if miscounted:
-        found.notes.append(
-            f"{counted(len(miscounted), 'video')} with another number of fake_periods than n_fakes: "
-            f"{list_some(miscounted, 3)}"
-        )
     found.unlisted += sorted(videos - {join(base, name) for name in listed})
     found.drop_missing_originals(videos)
     found.sort_by_original()
     return found
-
-
-def entries_of(tree: Tree, path: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON list, with progress."""
-    document: Sequence[Any] = read_json(tree.root / path, list)
-    for entry in tree.each(document, "videos"):
-        if not isinstance(entry, dict):
-            raise UsageError(place=path, expected="an object for each video", found=shorten(entry))
-        yield entry
 
 
 def _seconds(value: object) -> float | None:

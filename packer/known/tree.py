@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from packer.sources.column_types import parse_intervals
 from packer.vision.media import VIDEO
 from packer.workspace.shared_files import walk
 from shardspec.errors import BuildError, UsageError, system_reason
-from shardspec.wording import did_you_mean, found_instead, list_some, shorten
+from shardspec.wording import counted, did_you_mean, found_instead, list_some, shorten
 
 INTERVALS = ("fake_periods", "fake_segments", "visual_fake_segments", "audio_fake_segments")
 """Columns of intervals in seconds, ``[[start, end], …]``, for ``--intervals``."""
@@ -130,6 +131,12 @@ class TreeContents:
         except (ValueError, TypeError, OverflowError, RecursionError):
             self.malformed.append(name)
             return None
+
+    def note_leaks(self, where: str, what: str, splits: Collection[Collection[str]]) -> None:
+        """Note how many things are in two splits, given the splits of each."""
+        for one, two in combinations(("train", "val", "test"), 2):
+            if both := sum({one, two} <= {*of} for of in splits):
+                self.notes.append(f"LEAK: {where} {counted(both, what)} of {one} in {two} as well")
 
     def drop_missing_originals(self, there: Collection[str]) -> None:
         """Forget the originals that do not exist."""
@@ -307,12 +314,31 @@ def read_lines(path: Path) -> list[str]:
         ) from error
 
 
-def read_csv(path: Path) -> list[list[str]]:
-    """Read the rows of a CSV file, without empty lines."""
+def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table with a header. Names are in lower case without spaces; cells have none around them.
+
+    Cells are separated by tabs, semicolons or commas, whichever the header has first in this order.
+    """
+    lines = read_lines(path)
+    mark = next((mark for mark in "\t;" if lines and mark in lines[0]), ",")
     try:
-        return [row for row in csv.reader(read_lines(path)) if row]
+        header, *rows = [row for row in csv.reader(lines, delimiter=mark) if row] or [[]]
     except csv.Error as error:
         raise UsageError(f"expected CSV, {error}", place=path) from error
+    names = [name.replace(" ", "").lower() for name in header]
+    if not set(columns) <= set(names):
+        raise UsageError(place=path, expected=f"the columns {expected}", found=list_some(header) or "none")
+    for cells in rows:
+        yield dict.fromkeys(names, "") | dict(zip(names, map(str.strip, cells), strict=False))
+
+
+def read_entries(tree: Tree, path: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON list, with progress."""
+    document: Sequence[Any] = read_json(tree.root / path, list)
+    for entry in tree.each(document, "videos"):
+        if not isinstance(entry, dict):
+            raise UsageError(place=path, expected="an object for each video", found=shorten(entry))
+        yield entry
 
 
 def read_json(path: Path, kind: type[T]) -> T:

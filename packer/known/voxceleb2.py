@@ -6,10 +6,10 @@ github.com/hyperion-ml/hyperion reads it. Archives also unpack to ``mp4`` withou
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_lines
+from packer.known.tree import Choice, Tree, TreeContents, join, read_rows
 from packer.vision.media import medium_of
-from shardspec.errors import UsageError
 from shardspec.wording import list_some
 
 METADATA = "vox2_meta.csv"
@@ -17,8 +17,6 @@ SPLITS: Mapping[str, str] = {"dev": "train", "test": "test"}
 """Splits by the name of their folder: dev means development, with which one trains."""
 
 _PERSON = re.compile(r"id\d+\Z")
-_CELLS = re.compile(r"[,;\t]")
-"""Copies of the metadata differ in what separates the cells, and pad them with spaces."""
 
 
 def find(tree: Tree, choice: Choice) -> TreeContents:
@@ -28,7 +26,7 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
         "folders dev/mp4/ and test/mp4/, or mp4/, with a folder idNNNNN for each person (VoxCeleb2)",
     )
     path = next((join(folder, METADATA) for folder in (base, "") if tree.has(join(folder, METADATA))), None)
-    people = {} if path is None else _read_people(tree, path)
+    people = {} if path is None else _read_people(tree.root / path)
     found = TreeContents()
     there, unknown = set[str](), list[str]()
     for folder, of_folder in _places(tree, base):
@@ -64,20 +62,7 @@ def _places(tree: Tree, base: str) -> list[tuple[str, str | None]]:
     return [(folder, split) for folder, split in found if any(map(_PERSON.match, tree.folders(folder)))]
 
 
-def _read_people(tree: Tree, path: str) -> dict[str, tuple[str | None, str | None]]:
+def _read_people(path: Path) -> dict[str, tuple[str | None, str | None]]:
     """Read each person's gender and split."""
-    header, *lines = [
-        [cell.strip() for cell in _CELLS.split(line)] for line in read_lines(tree.root / path) if line
-    ] or [[]]
-    columns = {name.replace(" ", "").lower(): place for place, name in enumerate(header)}
-    if not {"voxceleb2id", "gender", "set"} <= set(columns):
-        raise UsageError(
-            place=path, expected="the columns VoxCeleb2 ID, Gender and Set", found=list_some(header) or "none"
-        )
-    people = {}
-    for cells in lines:
-        person, gender, split = (
-            cells[columns[name]] if columns[name] < len(cells) else "" for name in ("voxceleb2id", "gender", "set")
-        )
-        people[person] = gender or None, SPLITS.get(split.lower())
-    return people
+    rows = read_rows(path, ("voxceleb2id", "gender", "set"), "VoxCeleb2 ID, Gender and Set")
+    return {row["voxceleb2id"]: (row["gender"] or None, SPLITS.get(row["set"].lower())) for row in rows}

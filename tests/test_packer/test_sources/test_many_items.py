@@ -102,7 +102,7 @@ class TestSpool:
             text_list().extend(map(str, range(7000)))
 
     @examples(20)
-    @given(st.lists(st.text(max_size=3)), st.integers(1, 5))
+    @given(st.lists(st.text(max_size=3), max_size=30), st.integers(2, 5))
     def test_sorting_in_runs_is_sorting(self, names: list[str], at_once: int) -> None:
         names = [os.fsdecode(name.encode("utf-8", "surrogatepass")) for name in names]
         with pytest.MonkeyPatch.context() as patch:

@@ -225,16 +225,14 @@ class TestParquet:
 def test_a_table_that_cannot_be_read_is_a_wrong_argument_of_every_command(tmp_path: Path) -> None:
     source, out = write_images(tmp_path / "source", ["a.png"]), tmp_path / "out"
     run_packer("build", source, tmp_path / "packed", "--size", 16, "--quiet")
-    tables = [tmp_path / f"table{suffix}" for suffix in (".csv", ".jsonl", ".parquet")]
-    for table in tables:
-        table.touch()
-        table.chmod(0)
+    table = tmp_path / "table.csv"
+    table.touch()
+    table.chmod(0)
     for command, *values in (
-        *(("build", table, out) for table in tables),
-        ("detect", tables[0], out),
-        ("build", source, out, "--preset", "faces", "--boxes", tables[0]),
-        ("bench", tables[0], tmp_path / "packed"),
-        ("add", tmp_path / "packed", tables[0]),
+        ("build", table, out),
+        ("build", source, out, "--preset", "faces", "--boxes", table),
+        ("bench", table, tmp_path / "packed"),
+        ("add", tmp_path / "packed", table),
     ):
         assert "cannot be read: Permission denied" in run_unprivileged(command, *values, expect=2).stderr
 
