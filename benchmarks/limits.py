@@ -1,7 +1,6 @@
 """Limits of the machine, measured next to the loaders: rows gathered from a mapped file, JPEGs decoded from memory.
 
-``python -m benchmarks.limits --folder /somewhere`` prints the limits alone. There are two threads, each with batches of
-its own, which is faster than threads that share one.
+There are two threads, each with batches of its own, which is faster than threads that share one.
 
 - *gather, reused buffers*: random rows of one mapped ``.npy`` file by ``np.take`` into a buffer per thread that is
 written
@@ -16,7 +15,6 @@ the
 - *whole decode*: the photos at full size.
 """
 
-import argparse
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +24,8 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from benchmarks.data import SIZE, Source, add_arguments, make_source, rows_of, settings_of
-from benchmarks.measure import Entry, artefact, document, measure_group, write
-from benchmarks.tables import group_text
+from benchmarks.data import SIZE, Source
+from benchmarks.measure import Entry
 from readers.decode.crops import RandomResizedCrop, whole_pixels
 
 Job = Callable[[int, Any], None]
@@ -149,21 +146,3 @@ def limits_of(kind: str, source: Path, batch: int) -> list[Entry]:
         entry("the same, and resized", "decode_crop", resize=True),
         entry("whole decode", "decode"),
     ]
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    add_arguments(parser)
-    arguments = parser.parse_args()
-    source = arguments.folder / "source"
-    make_source(source, tuple(arguments.kinds), rows_of(arguments))
-    groups = []
-    for kind in arguments.kinds:
-        groups.append(measure_group(kind, limits_of(kind, source, arguments.batch), arguments.rounds, arguments.settle))
-        print(group_text(groups[-1]) + "\n", flush=True)
-    write(document("limits", settings_of(arguments), groups), artefact(arguments.json, "limits"))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,9 +6,8 @@
 
 Method. `--files` JPEGs of 64 x 64 pixels, all different, are named by a table of as many rows as there are to be items,
 again and again, each row with a label, a number and a text of its own. Every command is the ``packer`` command line, in
-a process of its own, over the dataset that *build* made. *killed half-way* is the build killed when half of its tasks
-are done, and then done by the same command again, whose figures are shown; *update 1 %* packs every hundredth row again
-and copies the others; *add* joins a table with a number for each key.
+a process of its own, over the dataset that *build* made. *add* joins a table with a
+number for each key.
 
 The figures of a command are those of the process that was started (*coordinator*) and of those that it starts. *CPU* is
 that of all of them, from the system's account of processes that have ended; between two numbers of items, an item costs
@@ -30,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,12 @@ import numpy as np
 
 from benchmarks.measure import machine, versions
 from benchmarks.scale_readers import OPERATIONS
-from benchmarks.scale_tables import scale_tables
+from benchmarks.tables import scale_tables
 from readers import open_dataset
 
 LIBRARIES = ("numpy", "simplejpeg", "opencv-python-headless", "lmdb", "torch")
 _SIDE = 64
 _QUALITY = 50
-_REPLACED = 100
 _POLL_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -102,8 +100,8 @@ def _memory(pid: int) -> tuple[int, int]:
     return found.get("VmHWM:", 0), found.get("RssAnon:", 0)
 
 
-def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> dict[str, float]:
-    """Run a command, or kill it once a condition holds, and return what it took: seconds, CPU time, and `Watch.found`.
+def run(arguments: Sequence[str]) -> dict[str, float]:
+    """Run a command, and return what it took: seconds, CPU time, and `Watch.found`.
 
     Raises
     ------
@@ -114,13 +112,9 @@ def run(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> di
     command = [sys.executable, "-m", "packer", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     watch = Watch(process.pid)
-    while until is not None and process.poll() is None:
-        if until():
-            process.kill()
-        time.sleep(_POLL_S)
     _, errors = process.communicate()
     watch.end()
-    if until is None and process.returncode != 0:
+    if process.returncode != 0:
         raise RuntimeError(f"packer {' '.join(arguments)}: ended with status {process.returncode}: {errors[-2000:]}")
     after = os.times()
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
@@ -140,14 +134,12 @@ def make_files(folder: Path, files: int) -> list[str]:
     return names
 
 
-def write_table(path: Path, names: Sequence[str], items: int, changed: int = 0) -> None:
-    """Write a table that names the files again and again; with `changed`, other notes in every row of so many."""
+def write_table(path: Path, names: Sequence[str], items: int) -> None:
+    """Write a table that names the files again and again."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("path", "label", "take", "note"))
-        for i in range(items):
-            note = f"changed {i}" if changed and not i % changed else f"row {i}"
-            writer.writerow((names[i % len(names)], f"class-{i % 10}", i, note))
+        writer.writerows((names[i % len(names)], f"class-{i % 10}", i, f"row {i}") for i in range(items))
 
 
 def write_scores(path: Path, dataset: Path) -> None:
@@ -159,39 +151,19 @@ def write_scores(path: Path, dataset: Path) -> None:
         writer.writerows((keys[i], i / 7) for i in reversed(range(len(keys))))
 
 
-def _has_half(folder: Path) -> bool:
-    """Return whether an unfinished build has left the parts of more than half of its tasks."""
-    plan, parts = folder / "plan.json", folder / "parts"
-    if not plan.exists() or not parts.is_dir():
-        return False
-    tasks = len(json.loads(plan.read_bytes())["tasks"]) // 3  # three numbers each
-    return 2 * sum(1 for _ in parts.rglob("part-*")) > tasks
-
-
 COMMANDS: Mapping[str, str] = {
     "build --dry-run": "build {table} {out} {working} --dry-run",
     "build": "build {table} {out} {working}",
-    "build, killed half-way": "build {table} {made} {working}",
     "build found finished": "build {table} {out} {working}",
     "build --update, nothing new": "build {table} {out} {working} --update",
     "verify": "verify {out} --quiet",
     "inspect": "inspect {out} --json",
     "split --by source": "split {out} {made} --by source --ratios train=0.9,val=0.1 {working}",
-    "split --by note": "split {out} {made} --by note --ratios train=0.9,val=0.1 {working}",
-    "split --folds 2": "split {out} {made} --folds 2 {working}",
-    "split --folds 2 --stratify label": "split {out} {made} --folds 2 --stratify label {working}",
     "merge": "merge {made}/fold-0 {made}/fold-1 {merged} {working}",
     "convert": "convert {out} {made} --format webdataset {working}",
-    "convert --shuffle": "convert {out} {made} --format lmdb --shuffle 1 {working}",
-    "build --dry-run of the packed dataset": "build {out} {made} --dry-run --quiet",
-    "build of the packed dataset": "build {out} {made} {working}",
-    "build --update, 1 % replaced": "build {table} {out} {working} --update --changed replace",
     "add": "add {out} {scores} --quiet",
 }
-"""In the order in which they are run: the last ones change the dataset."""
-
-_MAKING = ("build --dry-run", "build", "build, killed half-way")
-_CHANGING = ("build --update, 1 % replaced", "add")
+"""In the order in which they are run: the last one changes the dataset."""
 
 
 def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -203,21 +175,17 @@ def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Na
     write_table(paths["table"], names, items)
     found: dict[str, Any] = {"commands": {}, "readers": {}}
 
-    def words(name: str) -> list[str]:
-        return [word.format(**paths) for word in COMMANDS[name].replace("{working}", working).split()]
+    def words(command: str) -> list[str]:
+        return [word.format(**paths) for word in command.replace("{working}", working).split()]
 
     def prepare(name: str) -> None:
         """Do what must be done before a command, outside its time."""
-        if name not in _MAKING and not out.exists():
-            run(words("build"))
         if name == "build":
             shutil.rmtree(out, ignore_errors=True)
-        elif name == "build, killed half-way":
-            run(words(name), lambda: _has_half(made / ".build"))
-        elif name == "merge":
-            run(words("split --folds 2"))
-        elif name == "build --update, 1 % replaced":
-            write_table(paths["table"], names, items, _REPLACED)
+        elif name != "build --dry-run" and not out.exists():
+            run(words(COMMANDS["build"]))
+        if name == "merge":
+            run(words("split {out} {made} --folds 2 {working}"))
         elif name == "add":
             write_scores(paths["scores"], out)
 
@@ -226,15 +194,15 @@ def measure(items: int, folder: Path, names: Sequence[str], options: argparse.Na
         print(json.dumps({"items": items, "what": name, **spent}), file=sys.stderr, flush=True)
 
     for name in COMMANDS:
-        if name == _CHANGING[0] and options.readers:
+        if name == "add" and options.readers:
             for operation in OPERATIONS:
                 note("readers", operation, _read(out, operation))
         if name in options.commands:
             prepare(name)
-            note("commands", name, run(words(name)))
+            note("commands", name, run(words(COMMANDS[name])))
             for path in (made, paths["merged"]):
                 shutil.rmtree(path, ignore_errors=True)
-    if not options.keep or set(_CHANGING) & set(options.commands):
+    if not options.keep or "add" in options.commands:
         shutil.rmtree(out, ignore_errors=True)
     return {"items": items, **found}
 

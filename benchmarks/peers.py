@@ -3,14 +3,13 @@
     python -m benchmarks.peers --folder /somewhere --json out.json
 
 The method, and how the others are installed, is in ``benchmarks/README.md``. A loader that is not installed is a row
-that says so. Each kind of samples is measured in groups that fit into the page cache; the limits and our Loader are in
+with the error of its import. Each kind of samples is measured in groups that fit into the page cache; the limits and our Loader are in
 every group.
 """
 
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import json
 import multiprocessing
 import shutil
@@ -54,18 +53,12 @@ class Peer:
     ----------
     module, pack, open : str
         Where its two functions are.
-    library : str
-        The library that must be installed.
-    extra : bool
-        Whether the extra `peers` installs it; otherwise ``benchmarks/README.md`` says how.
     kinds : tuple of str
         The kinds of samples that it can read.
     """
 
     name: str
     module: str
-    library: str
-    extra: bool = True
     kinds: tuple[str, ...] = KINDS
     pack: str = "pack"
     open: str = "open"
@@ -85,17 +78,17 @@ class Peer:
 
 
 _PACKAGE = "benchmarks.peer_loaders"
-_FFCV = Peer("FFCV", "ffcv_loader", "ffcv", False)
-_DALI = Peer("DALI", "dali_loader", "nvidia.dali")
-_DALI_TAR = Peer("DALI over tar files", "dali_loader", "nvidia.dali", True, ("raw",), "pack_tar", "open_tar")
-_SPDL = Peer("SPDL", "spdl_loader", "spdl.io", kinds=("raw", "jpeg"))
-_LITDATA = Peer("LitData", "litdata_loader", "litdata")
-_STREAMING = Peer("MosaicML Streaming", "streaming_loader", "streaming", False)
-_WEBDATASET = Peer("WebDataset", "webdataset_loader", "webdataset")
-_DATASETS = Peer("Hugging Face datasets", "huggingface_loader", "datasets")
-_FILES = Peer("DataLoader over files", "torch_loaders", "torch", pack="pack_files", open="open_files")
-_LMDB = Peer("DataLoader over LMDB", "torch_loaders", "torch", pack="pack_lmdb", open="open_lmdb")
-_HDF5 = Peer("DataLoader over HDF5", "torch_loaders", "torch", pack="pack_hdf5", open="open_hdf5")
+_FFCV = Peer("FFCV", "ffcv_loader")
+_DALI = Peer("DALI", "dali_loader")
+_DALI_TAR = Peer("DALI over tar files", "dali_loader", ("raw",), "pack_tar", "open_tar")
+_SPDL = Peer("SPDL", "spdl_loader", kinds=("raw", "jpeg"))
+_LITDATA = Peer("LitData", "litdata_loader")
+_STREAMING = Peer("MosaicML Streaming", "streaming_loader")
+_WEBDATASET = Peer("WebDataset", "webdataset_loader")
+_DATASETS = Peer("Hugging Face datasets", "huggingface_loader")
+_FILES = Peer("DataLoader over files", "torch_loaders", pack="pack_files", open="open_files")
+_LMDB = Peer("DataLoader over LMDB", "torch_loaders", pack="pack_lmdb", open="open_lmdb")
+_HDF5 = Peer("DataLoader over HDF5", "torch_loaders", pack="pack_hdf5", open="open_hdf5")
 PEERS = (_FFCV, _DALI, _DALI_TAR, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
 RECIPES: Mapping[str, Sequence[Peer]] = {
     "jitter": (_FILES, _LMDB, _FFCV, _DALI, _SPDL),
@@ -187,31 +180,6 @@ def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
     return [chosen[first : first + PER_GROUP] for first in range(0, len(chosen), PER_GROUP)] or [[]]
 
 
-def installed(library: str) -> bool:
-    """Return whether a library is installed; none of its code runs, except for the packages that contain it."""
-    try:
-        return importlib.util.find_spec(library) is not None
-    except ModuleNotFoundError:  # of the package that contains it
-        return False
-
-
-def not_measured(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each loader without a figure: why it has none, and how to install it."""
-    peers = {peer.name: peer for peer in PEERS}
-    lines = []
-    for group in groups:
-        for row in group["rows"]:
-            peer = peers.get(row["name"])
-            if not row["error"]:
-                continue
-            why = (row["error"].strip().splitlines() or ["failed"])[-1]
-            if peer is not None and not installed(peer.library):
-                how = "pip install '.[peers]'" if peer.extra else "benchmarks/README.md says how"
-                why = f"not installed ({peer.library}): {how}"
-            lines.append(f"- {group['name']}: {row['name']}: {why}")
-    return lines
-
-
 def main() -> None:
     """Pack, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -248,8 +216,6 @@ def main() -> None:
         add(f"photo, {recipe}", entries)
     if "raw" in arguments.kinds and arguments.long and not arguments.only_recipes:
         add(f"raw, epochs of {arguments.long} visits", long_epochs(folder, source, batch, arguments.long))
-    if lines := not_measured(groups):
-        print("Not measured:\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def entries_of(folder: Path, source: Source, batch: int, shard_bytes: int, only:
     arm = "benchmarks.reader_arms:loader"
     entries = [Entry(f"Loader, {one}", arm, mine | {"shuffle": one}, ours=True, facts=facts) for one in ORDERS]
     for peer in PEERS:
-        if peer.library in ("litdata", "streaming", "webdataset") and (only is None or peer.name in only):
+        if peer.name in ("LitData", "MosaicML Streaming", "WebDataset") and (only is None or peer.name in only):
             root = peer.root(source.kind, folder)
             facts = pack_peer(peer, source, root, shard_bytes=shard_bytes)
             arm = f"benchmarks.peer_loaders.{peer.module}:{peer.open}"

@@ -37,11 +37,9 @@ def _epoch(dataset: Any) -> Any:
 OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "open": lambda dataset: dataset,
     "first batch of a shuffled epoch": _epoch,
-    "subset of every second row": lambda dataset: dataset.subset(range(0, len(dataset), 2)),
     "where": _where,
     "split": lambda dataset: dataset.split([0.9, 0.1]),
     "split(by='source')": lambda dataset: dataset.split([0.9, 0.1], by="source"),
-    "split(by='note')": lambda dataset: dataset.split([0.9, 0.1], by="note"),
 }
 
 

@@ -8,21 +8,18 @@ Limits are set in italics, this project's rows in bold. The scripts print their 
 """
 
 import argparse
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale_tables import scale_tables
-
 Found = Mapping[str, Any]
 
 READING = ("readers", "peers", "cold", "larger", "limits")
 """Benchmarks whose document is that of `benchmarks.measure`."""
 COLUMNS = ("of the limit", "CPU ms/sample", "of the limit by CPU", "memory MB", "disk MB", "pack s", "order")
-ORDERS = ("random", "blockwise", "sequential")
-PASSES = ("first", "unchecked", "later")
 
 
 def reading_table(group: Found) -> str:
@@ -61,23 +58,6 @@ def _cell(text: str) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{round(value, digits) + 0.0:,.{digits}f}"  # no minus before a rounded zero
-
-
-def formats_table(kind: str, found: Found) -> str:
-    """The speed of one kind of rows in every format, in thousands of samples per second of processor time."""
-    names = [f"{order}: {how}" if how == PASSES[0] else how for order in ORDERS for how in PASSES]
-    lines = [
-        f"{kind}, {found['bytes_per_row']:,} bytes a row. "
-        f"Copying the same rows in memory: {found['copy'] / 1e3:,.0f} thousand/s.",
-        "",
-        f"| format | MB | pack, s | {' | '.join(names)} |",
-        "|---" + "|--:" * (2 + len(names)) + "|",
-    ]
-    for format, row in sorted(found.items()):
-        if isinstance(row, Mapping):
-            rates = [f"{row[f'{order}_{how}'] / 1e3:,.0f}" for order in ORDERS for how in PASSES]
-            lines.append(f"| {format} | {row['bytes'] / 1e6:,.0f} | {row['pack_s']:.1f} | {' | '.join(rates)} |")
-    return "\n".join(lines)
 
 
 def faces_table(found: Found) -> str:
@@ -205,6 +185,53 @@ def augment_tables(found: Found) -> list[str]:
     ]
 
 
+def scale_tables(groups: Sequence[Found]) -> list[str]:
+    """The tables of the groups of a document: commands, and what readers do."""
+    steps = list(itertools.pairwise(groups))
+    last = groups[-1]
+    many = f"{last['items']:,}"
+    spans = [f"µs of CPU an item, {one['items']:,} to {other['items']:,}" for one, other in steps]
+    head = [
+        "command",
+        *spans,
+        "of these the coordinator",
+        "own bytes an item",
+        f"{many}: seconds",
+        "peak MB",
+        "own MB",
+        "own MB of a worker",
+    ]
+    commands = [_row(*head), "|---|" + (len(spans) + 6) * "--:|"]
+    for name, spent in last["commands"].items():
+        costs = [_each(one, other, "commands", name, "cpu_s", 1e6) for one, other in steps]
+        for key, factor in (("coordinator_cpu_s", 1e6), ("own_bytes", 1)):
+            costs += [_each(*step, "commands", name, key, factor) for step in steps[-1:]] or [""]
+        sizes = [spent[key] for key in ("coordinator_bytes", "own_bytes", "worker_own_bytes")]
+        shown = [f"{size / 1e6:.0f}" if size else "" for size in sizes]
+        commands.append(_row(f"`{name}`", *costs, f"{spent['seconds']:.0f}", *shown))
+    times = [f"ms, {group['items']:,}" for group in groups]
+    head = ["readers", *times, "own bytes an item", f"{many}: own MB", "kept MB"]
+    readers = [_row(*head), "|---|" + (len(groups) + 3) * "--:|"]
+    for name, spent in last["readers"].items():
+        found = [group["readers"].get(name) for group in groups]
+        costs = ["" if one is None else f"{1e3 * one['seconds']:.0f}" for one in found]
+        costs += [_each(*step, "readers", name, "own_bytes", 1) for step in steps[-1:]] or [""]
+        sizes = [f"{spent[key] / 1e6:.0f}" for key in ("own_bytes", "kept_bytes")]
+        readers.append(_row(f"`{name}`", *costs, *sizes))
+    return ["\n".join(commands), *(["\n".join(readers)] if last["readers"] else [])]
+
+
+def _each(one: Found, other: Found, what: str, name: str, key: str, factor: float) -> str:
+    """Growth of a figure per item, from one number of items to another."""
+    if name not in one[what] or name not in other[what]:
+        return ""
+    return str(round(factor * (other[what][name][key] - one[what][name][key]) / (other["items"] - one["items"])))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def kind_of(group: str) -> str:
     """A group's name without its number: groups of one kind are separate only to save memory."""
     return group.rsplit(" (", 1)[0] if group.endswith(")") else group
@@ -238,14 +265,9 @@ def _rate(rows: Sequence[Found]) -> str:
     return f"{statistics.median(rates):,.0f} ({statistics.median(shares):.2f})"
 
 
-def _formats(found: Found) -> list[str]:
-    return [formats_table(kind, found[kind]) for kind in ("raw", "jpeg") if kind in found]
-
-
 TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "augment": augment_tables,
     "detector": lambda found: [faces_table(found)],
-    "formats": _formats,
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
     "pack_pictures": lambda found: [images_table(group) for group in found["groups"]],
     "remote": lambda found: remote_tables(found["groups"]),

@@ -16,7 +16,6 @@ from support.command import REPOSITORY, environment
 
 from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES, compared_table
-from shardspec.formats import FORMATS
 
 DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale", "remote")
 TOGETHER = (
@@ -126,19 +125,6 @@ def test_runs_of_the_detector_stand_side_by_side(tmp_path: Path) -> None:
     assert "| dataset, torch | 3.0, 3.5 | 3.2, 3.7 |" in lines
     assert "| two processes over one, dataset mode | | 1.60, 1.70 |" in lines
     assert "| parity, openvino | 1.0, 1.0 | 2, 2 of 2 | 2 of 2 | 2 of 2 | 1.00000, 1.000 | 1.0000 |" in lines
-
-
-def test_formats_are_measured_on_the_same_rows(tmp_path: Path) -> None:
-    out = tmp_path / "formats.json"
-    printed = run("formats", "--rows", 96, "--repeats", 1, "--folder", tmp_path, "--json", out)
-    found = json.loads(out.read_text())
-    for kind in ("raw", "jpeg"):
-        assert all(found[kind][name]["random_later"] > 0 for name in FORMATS)
-    tables = run("tables", out)
-    for line in printed.splitlines():
-        assert line in tables
-    assert sum(line.startswith("| npy |") for line in tables.splitlines()) == 2
-    assert "raw, 150," in tables
 
 
 def test_tables_of_the_docs_are_of_the_results() -> None:

@@ -11,7 +11,7 @@ from support.face_source import views, write_frames
 from support.ranks import run_script
 
 from benchmarks.pack_faces import summarise
-from benchmarks.scale_tables import scale_tables
+from benchmarks.tables import scale_tables
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 6
