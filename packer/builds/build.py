@@ -8,7 +8,7 @@ from typing import Any
 
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.job import BuildJob
-from packer.builds.planning.listing import Remarks, counted_stage, list_items
+from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
 from packer.builds.update.compare import Comparison, Growth, compare
@@ -223,22 +223,18 @@ def plan_build(
     """
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
-    notes, items = tuple(listing.notes), listing.items[: recipe.limit]
+    notes = tuple(listing.notes)
     if options.grows:
         finish_interrupted(Workspace(out / BUILD_FOLDER))
     comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
-        remarks = Remarks()
-        for item in items:
-            remarks.add(item)
-        notes = (*notes, *comparison.notes, *remarks.describe_contradictions(items, listing.classes.get("label")))
+        notes = (*notes, *comparison.notes)
         listing = comparison.listing
         if not comparison.has_work:
             clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
-    notes = (*notes, *(plan.remarks if comparison is None else ()))
     return plan, notes, None if comparison is None else comparison.growth
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
 from packer.builds.parts.summary import count_columns, settled_reports
-from packer.builds.planning.listing import Remarks, counted_stage, list_items
+from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.update.compare import Comparison, Growth
@@ -62,8 +62,6 @@ class Estimate(Result):
     workers : int
     free_bytes : int
         Free space on the output's file system.
-    repeats : str or None
-        Description of files that occur in several items; None if there are none.
     notes : tuple of str
         Notes for the user about the source, one line each, for example about missing labels or ignored files.
     growth : Growth or None
@@ -82,7 +80,6 @@ class Estimate(Result):
     seconds: float
     workers: int
     free_bytes: int
-    repeats: str | None
     notes: tuple[str, ...] = ()
     growth: Growth | None = None
     copied_bytes: int = 0
@@ -108,7 +105,7 @@ class Estimate(Result):
         recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
         grown = "" if self.growth is None else f"items of the source: {self.growth.describe()}\n"
-        noted = "".join(f"{line}\n" for line in (self.repeats, *self.notes) if line)
+        noted = "".join(f"{line}\n" for line in self.notes)
         room = "fits" if self.fits else "DOES NOT FIT"
         copied = f" and {self.copied_bytes / 1e6:.1f} MB of copies" if self.copied_bytes else ""
         return (
@@ -149,15 +146,12 @@ def estimate(
     comparison = compare(listing, runtime)
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
-    remarks = Remarks()
     choices: dict[Medium, _Choice] = {}
 
     def observe(item: Item) -> None:
         choices.setdefault(item.medium, _Choice(item.medium)).add(item)
-        remarks.add(item)
 
-    items = listing.items[: recipe.limit]
-    with counted_stage(listener, "planning", len(items)):
+    with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         plan, _ = make_plan(recipe, runtime, listing, observe=observe)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     resources = StepResources(decodes_ahead=has_core_to_spare(workers))
@@ -184,8 +178,7 @@ def estimate(
         seconds / workers,
         workers,
         free,
-        next(iter(remarks.describe_repeats(items)), None),
-        (*listing.notes, *remarks.describe_contradictions(items, plan.classes.get("label"))),
+        tuple(listing.notes),
         None if comparison is None else comparison.growth,
         0 if comparison is None else comparison.copied_bytes,
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 from packer.builds.assembly import BuildAssembler, BuildTotals, describe_contents
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
-from packer.builds.planning.listing import Remarks
 from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
 from packer.builds.reports import GONE
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
@@ -49,8 +48,6 @@ class BuildJob:
     ----------
     totals : BuildTotals or None
         Set once this call has finished the job.
-    remarks : tuple of str
-        Notes for the user about the source, one line each.
 
     Raises
     ------
@@ -71,8 +68,7 @@ class BuildJob:
         declared = None if declaration is None else declaration.to_json()
         base = "" if comparison is None else comparison.base.digest
         gone = "" if comparison is None else comparison.gone_digest
-        remarks = Remarks()
-        plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone, remarks.add)
+        plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone)
         self.plan = plan
         self.totals: BuildTotals | None = None
         self._recipe = recipe
@@ -85,8 +81,6 @@ class BuildJob:
         self._from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
         if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
-        items = listing.items[: recipe.limit]
-        self.remarks = tuple(remarks.describe_contradictions(items, plan.classes.get("label")))
         growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
         shares = shares_detector(recipe, options)
         self.settings = JobSettings(
@@ -95,7 +89,7 @@ class BuildJob:
             target=f"{recipe.format} shards",
             shares_detector=shares,
             needs_gpus=recipe.detects and recipe.device.startswith("cuda") and not shares,
-            notes=(*growth, *remarks.describe_repeats(items)),
+            notes=growth,
         )
 
     @property

@@ -1,7 +1,6 @@
 """List the items of a source for a recipe, check them, and attach further files that the recipe names."""
 
 import os
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,14 +24,11 @@ from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
 from packer.vision.media import MEDIA, medium_of
 from packer.workspace.disk_list import LazyMap
-from shardspec.columns import IntArray
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
-from shardspec.schema import NO_CLASS
 from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some, shorten
 
-_NO_LABEL = _NO_PLACE = -(2**63)
 _LEAST = 1000
 """Progress is shown only if there are at least this many items."""
 
@@ -126,66 +122,6 @@ def _check_detect(items: Sequence[Item]) -> None:
     """Check that ``detect`` gets images or videos."""
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
-
-
-class Remarks:
-    """Collects repeated files and contradicting labels. It keeps two numbers per item in memory."""
-
-    def __init__(self) -> None:
-        self._places = array("q")
-        self._labels = array("q")
-
-    def add(self, item: Item) -> None:
-        """Add the next item."""
-        label = None
-        if item.path is None or item.reject is not None or PACKED_ROW in item.columns:
-            self._places.append(_NO_PLACE)
-        else:
-            self._places.append(hash(item.path if item.member is None else (item.path, item.member)))
-            label = item.columns.get("label")
-        self._labels.append(label if isinstance(label, int) else _NO_LABEL)
-
-    def describe_repeats(self, items: Sequence[Item]) -> list[str]:
-        """Describe the files that several rows name, if any. This may be intended, so every row is packed."""
-        places = np.frombuffer(self._places, np.int64)
-        rows, order, starts = _group(places, np.flatnonzero(places != _NO_PLACE))
-        if len(starts) == len(rows):
-            return []
-        counts = np.diff(starts, append=len(rows))
-        most = int(counts.max())
-        at = int(rows[order[starts[counts == most]].min()])
-        return [
-            f"{counted(int((counts > 1).sum()), 'file')} named by several rows, such as "
-            f"{shorten(items[at].name, LONG)} by {most} rows: each row is packed"
-        ]
-
-    def describe_contradictions(self, items: Sequence[Item], classes: Sequence[str] | None) -> list[str]:
-        """Describe the files that have different labels in several rows, if any."""
-        labels, places = np.frombuffer(self._labels, np.int64), np.frombuffer(self._places, np.int64)
-        rows, order, starts = _group(places, np.flatnonzero(labels != _NO_LABEL))
-        if len(starts) == len(rows):
-            return []
-        sorted_labels = labels[rows[order]]
-        first = np.repeat(sorted_labels[starts], np.diff(starts, append=len(rows)))
-        differ = np.flatnonzero(sorted_labels != first)
-        if not len(differ):
-            return []
-        at = int(rows[order[differ].min()])
-        found = np.unique(labels[(places == places[at]) & (labels != _NO_LABEL)]).tolist()
-        shown = [str(label) if classes is None or label == NO_CLASS else classes[label] for label in found]
-        files = len(np.unique(np.searchsorted(starts, differ, side="right")))
-        return [
-            f"{counted(files, 'file')} with different labels in several rows, such as "
-            f"{shorten(items[at].name, LONG)} ({list_some(shown)}): each row is packed"
-        ]
-
-
-def _group(places: IntArray, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Sort rows by place. Return the rows, the sorting order, and the start of each place in this order."""
-    chosen = places[rows]
-    order = np.argsort(chosen, kind="stable")
-    chosen = chosen[order]
-    return rows, order, np.flatnonzero(np.concatenate(([True], chosen[1:] != chosen[:-1]))) if len(rows) else rows
 
 
 def _describe_frames(items: Sequence[Item]) -> str:

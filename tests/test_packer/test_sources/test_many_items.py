@@ -187,7 +187,7 @@ PLAN = """
 import json, sys
 from pathlib import Path
 from packer.builds.update.compare import compare
-from packer.builds.planning.listing import Remarks, list_items
+from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import make_plan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions
@@ -201,7 +201,6 @@ def peak_bytes():
 found, bases = [], sys.argv[2:] if sys.argv[1] == "update" else ()
 recipe = Recipe(**json.loads(sys.argv[1])) if not bases else Recipe()
 for path in map(Path, sys.argv[2:]):
-    remarks = Remarks()
     listing = list_items(open_source(path.with_suffix(".csv") if bases else path, Path("nowhere"), recipe), recipe)
     base = ""
     if bases:
@@ -210,10 +209,9 @@ for path in map(Path, sys.argv[2:]):
         compared = compare(Layout(path), manifest, listing, recipe, manifest.generations[-1].runtime, options)
         listing, base = compared.listing, manifest.digest
         print(compared.growth.describe(), file=sys.stderr)
-    plan, lines = make_plan(recipe, {}, listing, base=base, observe=remarks.add)
-    remarks.describe_repeats(listing.items)
+    plan, lines = make_plan(recipe, {}, listing, base=base)
     found.append([len(lines), peak_bytes()])
-    del remarks, listing, plan, lines
+    del listing, plan, lines
 print(json.dumps(found))
 """
 FEW, MANY = 8_000, 20_000
