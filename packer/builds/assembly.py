@@ -51,7 +51,7 @@ class BuildTotals:
 
     Attributes
     ----------
-    marked, refilled, broken_tracks, unused_boxes
+    refilled, broken_tracks, unused_boxes
         See `packer.builds.result.BuildResult`.
     mended : int
         Items that were rejected before and were packed by a retry.
@@ -60,7 +60,6 @@ class BuildTotals:
     """
 
     counts: Counts
-    marked: int | None = None
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
@@ -72,7 +71,6 @@ class BuildTotals:
         """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
         return cls(
             reports.counts(ignored),
-            marked=reports.marked if recipe.restart_markers else None,
             refilled=reports.refilled if recipe.refill else None,
             broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
             unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,

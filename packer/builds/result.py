@@ -9,7 +9,6 @@ from packer.builds.reports import BrokenTracks
 from packer.builds.update.compare import Growth
 from packer.jobs.result import JobResult
 from packer.recipe.options import BuildOptions
-from packer.vision.decode.jpeg_header import LEAST_AREA
 from shardspec.entries import Counts, total
 from shardspec.errors import TooManyRejectsError
 from shardspec.wording import counted, program
@@ -19,13 +18,11 @@ from shardspec.wording import counted, program
 class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
-    If the dataset was finished before the call, the attributes `marked`, `refilled`, `broken_tracks` and `unused_boxes`
-    are None.
+    If the dataset was finished before the call, the attributes `refilled`, `broken_tracks` and `unused_boxes` are
+    None.
 
     Attributes
     ----------
-    marked : int or None
-        Samples whose image has restart markers; None if the recipe writes none.
     refilled : int or None
         Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not replace frames.
     broken_tracks : BrokenTracks or None
@@ -38,7 +35,6 @@ class BuildResult(JobResult):
         Notes for the user about the source, one line each, for example about missing labels or ignored files.
     """
 
-    marked: int | None = None
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
@@ -48,13 +44,12 @@ class BuildResult(JobResult):
     def describe(self) -> str:
         """Return the result as text for the user, with remarks about frames, tracks, boxes and JPEGs, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_marked()}"
+        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        more = {"restart_marked": self.marked, "refilled": self.refilled}
-        more |= {"broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        more = {"refilled": self.refilled, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
         grown = {} if self.growth is None else {"update": self.growth.to_json()}
         return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
 
@@ -113,15 +108,6 @@ class BuildResult(JobResult):
         return (
             f"\n{count} of {images} are progressive JPEGs, which take about three times as long to decode in every epoch "
             "as baseline JPEGs; --progressive baseline converts them without loss"
-        )
-
-    def _describe_marked(self) -> str:
-        if self.marked is None or self.marked == self.counts.samples:
-            return ""
-        return (
-            f"\nrestart markers: in {self.marked} of {counted(self.counts.samples, 'image')}: JPEGs whose bytes are "
-            "kept get none (with --size they are encoded again), "
-            f"and neither do images of less than {LEAST_AREA:,} pixels"
         )
 
     @property

@@ -260,7 +260,6 @@ class BuildWork:
                     raise StepError("encode", str(error)) from error
                 report.samples += 1
                 report.progressive += sum(value.progressive for value in row.values())
-                report.marked += sum(value.marked for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
         """Concatenate the parts of a task's items, then delete them. After a crash at any moment, the call can be repeated."""

@@ -14,7 +14,6 @@ from packer.vision.decode.jpeg_header import (
     PROGRESSIVE,
     PROGRESSIVE_MARK,
     JpegHeader,
-    has_restart_markers,
     is_progressive,
     restart_interval,
 )
@@ -57,16 +56,12 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG.
-
-    If the recipe requests restart markers, `marked` says whether the bytes of ``image`` have them.
-    """
+    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG."""
 
     data: Buffer
     shape: tuple[int, ...]
     spec: ColumnSpec
     progressive: bool = False
-    marked: bool = False
 
 
 class EncodedBatch(NamedTuple):
@@ -141,7 +136,6 @@ class Encoder:
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
         self._uses: dict[Any, Use] = {}
-        self._marks = recipe.restart_markers
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = is_lossy(recipe.encode)
         self._by_field: dict[str, Callable[[npt.NDArray[np.uint8]], Buffer]] = {
@@ -168,7 +162,7 @@ class Encoder:
 
     def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
         """Return an encoder of ``image`` in OpenCV's channel order; None unless OpenCV encodes it."""
-        if self._recipe.encode != "jpeg" or self._marks:
+        if self._recipe.encode != "jpeg" or self._recipe.restart_markers:
             return None
         encode = _load_jpeg_encoder()(codec_for(_image_field(self._recipe)), bgr=True)
         return lambda image: EncodedValue(encode(image), image.shape, _IMAGE)
@@ -201,8 +195,6 @@ class Encoder:
             raise SchemaError(
                 place="encode_field", expected=f"a field {missing[0]!r}", found=f"{list_some(list(out))}{like}"
             )
-        if self._marks and "image" in out:
-            out["image"] = out["image"]._replace(marked=has_restart_markers(bytes(out["image"].data)))
         return out
 
     def _use(self, name: Any) -> Use:
@@ -287,10 +279,9 @@ def text_column(texts: Sequence[bytes]) -> EncodedBatch:
     return EncodedBatch(texts, [(len(text),) for text in texts], _TEXT)
 
 
-def kept_image(data: bytes, header: JpegHeader, *, looks_for_marks: bool) -> EncodedValue:
-    """Return the encoded value for a JPEG whose bytes are kept. `looks_for_marks` searches it for restart markers."""
-    marked = looks_for_marks and has_restart_markers(data)
-    return EncodedValue(data, (header.height, header.width, 3), _IMAGE, header.frame_marker == PROGRESSIVE, marked)
+def kept_image(data: bytes, header: JpegHeader) -> EncodedValue:
+    """Return the encoded value for a JPEG whose bytes are kept."""
+    return EncodedValue(data, (header.height, header.width, 3), _IMAGE, header.frame_marker == PROGRESSIVE)
 
 
 def _image_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:

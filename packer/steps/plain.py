@@ -165,7 +165,7 @@ def _keeping(recipe: Recipe) -> _Way:
         if checked is None:
             return None
         header, kept = checked
-        return kept_image(kept, header, looks_for_marks=recipe.restart_markers)
+        return kept_image(kept, header)
 
     return _Way(lambda item: item.name.endswith(_KEPT_SUFFIXES), keep)
 
@@ -240,8 +240,6 @@ def _report(image: EncodedValue) -> dict[str, Any]:
     said = {"samples": 1, "frames": 1}
     if image.progressive:
         said["progressive"] = 1
-    if image.marked:
-        said["marked"] = 1
     return said
 
 

@@ -24,8 +24,6 @@ class ItemReport:
         Frames that yielded no sample, by reason.
     progressive : int
         Number of samples whose image was a progressive JPEG and was stored without encoding it again.
-    marked : int
-        Number of samples whose image has restart markers, if the recipe requests them.
     refilled : int
         Number of sampled frames that were replaced by a nearby frame.
     face_frames : int
@@ -52,7 +50,6 @@ class ItemReport:
     faces: int | None = None
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
-    marked: int = 0
     refilled: int = 0
     face_frames: int = 0
     followed: int = 0

@@ -152,12 +152,6 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
         yield data[last.end() - 1], last.start(), last.end(), last.end()
 
 
-def has_restart_markers(data: bytes) -> bool:
-    """Return whether a JPEG can be decoded in pieces."""
-    header = read_header(data)
-    return header is not None and header.restart_interval > 0
-
-
 def is_progressive(data: bytes) -> bool:
     """Return whether a JPEG is coded in several passes."""
     header = read_header(data)

@@ -1,6 +1,5 @@
 """JPEGs that are encoded with restart markers."""
 
-import json
 from io import BytesIO
 from pathlib import Path
 
@@ -71,24 +70,6 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     assert part is not None
     assert (part.left, part.top, part.left + part.width, part.top + part.height) == (96, 96, 224, 208)
     assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
-
-
-def test_a_build_says_if_its_images_got_none(tmp_path: Path) -> None:
-    marked = encode(scene(0, (480, 360)), "420", 5)
-    cases = {"kept": (480, 360), "small": (48, 36)}
-    for name, size in cases.items():
-        write_image(tmp_path / name / ("a.jpg" if name == "kept" else "a.png"), scene(0, size), quality=90)
-    (tmp_path / "had").mkdir()
-    (tmp_path / "had" / "a.jpg").write_bytes(marked)
-    options = ("--restart-markers", "--format", "npy", "--engine", "inline", "--quiet")
-    for name, images in (("kept", 0), ("small", 0), ("had", 1)):
-        done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options)
-        assert ("restart markers: in 0 of 1 image: JPEGs" in done.stdout) == (not images), done.stdout
-        done = run_packer("build", tmp_path / name, tmp_path / f"{name}.out", *options, "--overwrite", "--json")
-        assert json.loads(done.stdout)["restart_marked"] == images
-    assert stored_images(tmp_path / "had.out") == [marked]
-    done = run_packer("build", tmp_path / "kept", tmp_path / "out", *options[1:], "--json")
-    assert json.loads(done.stdout)["restart_marked"] is None
 
 
 def test_a_image_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
