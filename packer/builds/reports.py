@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -68,7 +68,7 @@ class BrokenTracks:
 
 
 class ReportWriter:
-    """Writes both reports item by item, and counts the items. Use as a context manager.
+    """Writes both reports item by item, and counts the items.
 
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, the number of
     ``frames`` examined, the number of ``faces`` found if a detector ran, the ``source_digest``, by which an update
@@ -109,14 +109,6 @@ class ReportWriter:
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
 
-    def __enter__(self) -> "ReportWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        self.close()
-
     @property
     def left(self) -> dict[int, Counter[str]]:
         """See the class. The counts are complete once all lines are written."""
@@ -125,8 +117,8 @@ class ReportWriter:
     def add(
         self,
         reports: Iterable[ItemReport],
-        identities: Iterable[ItemIdentity | None] = repeat(None),
-        row_of: Callable[[int], Mapping[str, Any]] = lambda _: {},
+        identities: Iterable[ItemIdentity],
+        row_of: Callable[[int], Mapping[str, Any]],
     ) -> None:
         """Write the reports of some items in order, each with the item's identity.
 
@@ -135,7 +127,7 @@ class ReportWriter:
         row_of : callable
             Called with the position of a rejected item in `reports`. Returns the item's row in the source.
         """
-        for place, (report, identity) in enumerate(zip(reports, identities, strict=False)):
+        for place, (report, identity) in enumerate(zip(reports, identities, strict=True)):
             self._add(report, identity, row_of, place)
 
     def finish(self) -> None:
@@ -163,12 +155,12 @@ class ReportWriter:
     def _add(
         self,
         report: ItemReport,
-        identity: ItemIdentity | None,
+        identity: ItemIdentity,
         row_of: Callable[[int], Mapping[str, Any]],
         place: int,
     ) -> None:
         base = self._base
-        earlier = None if base is None or identity is None else base.copy(identity.number, self._items, self._rejects)
+        earlier = None if base is None else base.copy(identity.number, self._items, self._rejects)
         packed = report.samples > 0 or report.empty
         again = earlier is not None and earlier.state == "rejected"
         if base is not None and earlier is not None and (earlier.state == "packed" or (again and packed)):
@@ -191,15 +183,14 @@ class ReportWriter:
             line["progressive"] = report.progressive
         if report.refilled:
             line["refilled"] = report.refilled
-        if identity is not None:
-            remarks = len(report.skipped) + (report.damage is not None) if packed else 0
-            if remarks:
-                line["remarks"] = remarks
-            line["source_digest"] = identity.source_digest
-            stays = earlier is not None and again and not packed
-            generation = earlier.generation if earlier is not None and stays else identity.generation
-            if generation:
-                line["generation"] = generation
+        remarks = len(report.skipped) + (report.damage is not None) if packed else 0
+        if remarks:
+            line["remarks"] = remarks
+        line["source_digest"] = identity.source_digest
+        stays = earlier is not None and again and not packed
+        generation = earlier.generation if earlier is not None and stays else identity.generation
+        if generation:
+            line["generation"] = generation
         self._items.write(encode_line(line))
         if packed:
             self._remark(report)

@@ -206,9 +206,9 @@ class PartsReader:
         tasks: Sequence[Task],
         make_settler: Callable[[], SchemaSettler],
         make_reports: Callable[[], ReportWriter],
-        identities: Callable[[Task], Iterable[ItemIdentity | None]],
-        rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]] = lambda _: lambda _: {},
-        fits: Callable[[PartColumns], bool] | None = None,
+        identities: Callable[[Task], Iterable[ItemIdentity]],
+        rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]],
+        fits: Callable[[PartColumns], bool] | None,
     ) -> None:
         self._workspace = workspace
         self._tasks = tasks

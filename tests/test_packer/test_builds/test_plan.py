@@ -13,7 +13,7 @@ from support.models import write_mesh
 
 from packer import Recipe
 from packer.builds.planning.changes import describe_mismatch
-from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, BuildPlan, item_digest, make_plan
+from packer.builds.planning.plan import TASK_BYTES, TASK_ITEMS, item_digest, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing
@@ -98,12 +98,6 @@ def test_the_line_and_the_facts_of_an_item_are_json(item: Item) -> None:
     assert item.to_line() == json.dumps(document, separators=(",", ":")) + "\n"
     if item.member is not None or not item.arrays:
         assert Item.from_line(item.to_line()) == item == Item.unpack(item.pack())
-
-
-@given(listings())
-def test_a_plan_comes_back_from_its_json(listing: Listing) -> None:
-    plan, _ = make_plan(Recipe(size=3), {"numpy": "2"}, listing)
-    assert BuildPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def item(index: int, **more: Any) -> Item:

@@ -7,53 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.builds import write_images
 from support.errors import raises
 
 import packer
 from packer import BuildOptions, Recipe, StepSpec
-from packer.recipe import PRESETS
 from packer.recipe.checks import parse_bytes
 from packer.recipe.options import BUILD_OPTION_NAMES, parse_share
 from shardspec.errors import UsageError
-
-
-@st.composite
-def recipes(draw: st.DrawFn) -> Recipe:
-    """Recipes whose options are all read by some step or encoder."""
-    encode = draw(st.sampled_from(["jpeg", "png", "webp", "raw"]))
-    preset = draw(st.sampled_from(sorted(PRESETS)))
-    steps = draw(
-        st.lists(
-            st.sampled_from(["decode", "resize", "module:function"])
-            | st.builds(StepSpec, st.just("m:f"), st.dictionaries(st.sampled_from(["a", "b"]), st.integers())),
-            max_size=3,
-        ).map(tuple)
-    )
-    used = [step if isinstance(step, str) else step.use for step in steps] or PRESETS[preset]
-    options: dict[str, Any] = {"preset": preset, "steps": steps, "encode": encode}
-    if encode in ("jpeg", "webp"):
-        options["quality"] = draw(st.integers(1, 100))
-    if "faces" in used:
-        options["margin"] = draw(st.floats(0, 2))
-    if "faces" in used or "resize" in used:
-        options["size"] = draw(st.none() | st.integers(1, 1000))
-    if "decode" in used:
-        options["every"] = draw(st.none() | st.integers(1, 100))
-    return Recipe(
-        format=draw(st.sampled_from(["lmdb", "npy"])),
-        shard_size=draw(st.integers(1, 2**40)),
-        shuffle=draw(st.none() | st.integers(0, 2**64)),
-        **options,
-    )
-
-
-@given(recipes())
-def test_a_recipe_comes_back_from_its_json(recipe: Recipe) -> None:
-    document = json.loads(json.dumps(recipe.to_json(), allow_nan=False))
-    assert Recipe.from_options(document) == recipe
 
 
 def test_an_option_that_something_reads_is_taken() -> None:
