@@ -1,172 +1,52 @@
-"""After the tasks of a build: read its parts, write its reports, settle its schema, and plan its shards.
-
-Also compute the counts and generations of the build for its manifest.
-"""
+"""Read the parts of a build while tasks are running, and then write its reports, settle its schema, and plan its shards."""
 
 import errno
-import json
 import os
 import re
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.columns import carried_columns, carry_columns
+from packer.assembly.columns import carry_columns
 from packer.assembly.plan import Piece, shuffled
-from packer.builds.parts.rows import UpdatedRows, describe_rows, describe_updated, find_rows
-from packer.builds.parts.summary import PartsReader, SchemaSettler
+from packer.builds.generations import BuildTotals, arrange_generations
+from packer.builds.parts.part import Part, PartColumns, open_part
+from packer.builds.parts.rows import RowTable, UpdatedRows, describe_rows, describe_updated, find_rows
+from packer.builds.parts.schema import SchemaSettler, count_columns, settled_reports
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
-from packer.builds.reports import BaseReports, BrokenTracks, ItemIdentity, ReportWriter
+from packer.builds.reports import BaseReports, ItemIdentity, ReportWriter
 from packer.builds.update.compare import Comparison
-from packer.jobs.plan import Assembly, Contents, Made, Task
+from packer.jobs.plan import Assembly, Task
 from packer.jobs.stages import failed_item
-from packer.recipe import TRACK_RULES, Recipe
+from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
-from packer.steps.encode import declared_fields, image_codec
+from packer.steps.encode import ColumnSpec, declared_fields, image_codec
 from packer.steps.faces.frame import advise
+from packer.steps.report import ItemReport
 from packer.workspace import Workspace, read_lines
-from packer.workspace.durable import write_durably
 from packer.workspace.folder import discard
+from packer.workspace.shared_files import map_files
 from readers.formats.machine import available_processors
-from shardspec.entries import Counts, Generation, strip_aside
+from shardspec.entries import Counts, strip_aside
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
-from shardspec.manifest import Manifest, sha256_json
+from shardspec.manifest import Manifest
 from shardspec.points import LAYOUTS
 from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, program, shorten
 
-
-@dataclass(frozen=True)
-class BuildTotals:
-    """Counts over all items of a build.
-
-    Attributes
-    ----------
-    refilled, broken_tracks, unused_boxes
-        See `packer.builds.result.BuildResult`.
-    mended : int
-        Items that were rejected before and were packed by a retry.
-    left : dict of str to dict
-        Counts of the items that left each generation of the updated dataset, by the generation's number.
-    """
-
-    counts: Counts
-    refilled: int | None = None
-    broken_tracks: BrokenTracks | None = None
-    unused_boxes: int | None = None
-    mended: int = 0
-    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of_reports(cls, reports: ReportWriter, recipe: Recipe, ignored: int) -> "BuildTotals":
-        """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
-        return cls(
-            reports.counts(ignored),
-            refilled=reports.refilled if recipe.refill else None,
-            broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
-            unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
-            mended=reports.mended,
-            left={str(number): dict(counts) for number, counts in reports.left.items()},
-        )
-
-    def save(self, space: Workspace) -> None:
-        """Write the totals to the workspace."""
-        write_durably(space.counts, json.dumps({**asdict(self), "counts": self.counts.to_json()}).encode())
-
-    @classmethod
-    def load(cls, space: Workspace) -> "BuildTotals":
-        """Read the totals from the workspace."""
-        found: dict[str, Any] = json.loads(space.counts.read_bytes())
-        tracks = found.pop("broken_tracks")
-        tracks = None if tracks is None else BrokenTracks(**tracks)
-        return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)
-
-
-def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
-    """Return the generations of the dataset after a build or update."""
-    counts = totals.counts
-    if compared is None:
-        return [
-            Made(
-                Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
-                counts.samples,
-            )
-        ]
-    kept = [
-        Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
-        for one in _left_of_base(plan, totals, compared)
-    ]
-    if not counts.items:  # all retried items were rejected again
-        return kept
-    added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
-    return [*kept, Made(added, counts.samples)]
-
-
-def describe_contents(
-    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
-) -> Contents:
-    """Return the contents of a build's manifest, including the history of an updated dataset."""
-    made = arrange_generations(plan, totals, compared)
-    if compared is None:
-        return Contents(made)
-    counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
-    kind = last.kind if counts.items else "update"
-    now = [_note(kind, last, finished, counts, removed)] if counts.items or removed else []
-    columns = carried_columns(space, compared.base)
-    return Contents(made, columns, {"history": [*_read_history(compared.base), *now]})
-
-
-def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
-    """Return the dataset's old generations, without items that are gone or have moved to another generation."""
-    kept = []
-    for number, generation in enumerate(compared.base.generations):
-        fewer = totals.left.get(str(number), {})
-        counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
-        # A plan recognises its dataset by the fingerprint, so the fingerprint must change once items have left.
-        same = not fewer.get("packed_items") and not (plan.gone and fewer)
-        fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
-        kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
-    return kept
-
-
-def _read_history(base: Manifest) -> list[Any]:
-    """Return the recorded history of a dataset. A dataset of a single build gets a history of one line."""
-    history = base.wall_clock.get("history")
-    if isinstance(history, list):
-        return history
-    finished = base.wall_clock.get("finished") if len(base.generations) == 1 else None
-    return [_note(generation.kind, generation, finished, generation.counts) for generation in base.generations]
-
-
-def _note(
-    kind: str, last: Generation, finished: Any, counts: Counts | None = None, more: Mapping[str, int] | None = None
-) -> dict[str, Any]:
-    """Return a line of the history.
-
-    Parameters
-    ----------
-    last : Generation
-        The generation whose version of this project is recorded.
-    finished : str or None
-        Time in UTC.
-    counts : Counts, optional
-        Counts of the items.
-    more : mapping, optional
-        Further keys.
-    """
-    made = {"kind": kind, "finished": finished, "version": last.runtime.get("facepack")}
-    items = (0, 0, 0) if counts is None else (counts.items, counts.rejected_items, counts.samples)
-    return {**made, **dict(zip(("items", "rejected", "samples"), items, strict=True)), **(more or {})}
-
+_AT_A_TIME = 4
+"""Number of parts to read between two events of workers. More than this would keep the workers waiting."""
 
 _SHOWN_REASONS = 3
 
@@ -203,18 +83,29 @@ class BuildAssembler:
         self._declaration = declaration
         self._comparison = comparison
         self._rejects = rejects
-        fits = None if comparison is None else partial(self._make_settler().fits, schema=comparison.base.shard_schema)
-        self._parts = PartsReader(
-            space, plan.tasks, self._make_settler, self._make_reports, self._identify, self._rows_of, fits
-        )
+        self._count = Counter[tuple[tuple[str, ColumnSpec], ...]]()
+        self._finished: set[int] = set()
+        self._begin({})
 
-    def read(self, made: Iterable[int]) -> None:
-        """Read the parts of finished tasks (`PartsReader.read`)."""
-        self._parts.read(made)
+    def _begin(self, columns: PartColumns) -> None:
+        """Start a pass over the parts, in which the rows with these columns are used."""
+        self._columns, self._settler, self._reports = columns, self._make_settler(), self._make_reports()
+        self._settler.begin(columns)
+        self._rows, self._table = array("q"), RowTable(columns)
+        self._failed: ItemReport | None = None
+
+    def read(self, finished: Iterable[int] = ()) -> None:
+        """Record further finished tasks, and read a few of their parts, in task order."""
+        self._finished.update(finished)
+        first = len(self._rows)
+        tasks = list(takewhile(self._finished.__contains__, range(first, first + _AT_A_TIME)))
+        for part in self._open(tasks) if tasks else ():
+            self._add(part)
+        self._finished.difference_update(tasks)
 
     def close(self) -> None:
         """Close the files."""
-        self._parts.close()
+        self._reports.close()
 
     def assemble(self) -> Assembly:
         """Write the reports and settle the schema.
@@ -226,22 +117,73 @@ class BuildAssembler:
         """
         space, recipe, compared = self._space, self._recipe, self._comparison
         with closing(self):
-            self._parts.finish()
-        parts = self._parts
-        if parts.failed is not None and not self._rejects:
-            raise failed_item(parts.failed.name, f"{parts.failed.step}: {parts.failed.reason}")
-        totals = BuildTotals.of_reports(parts.reports, recipe, self._plan.ignored)
+            self._read_rest()
+        if self._failed is not None and not self._rejects:
+            raise failed_item(self._failed.name, f"{self._failed.step}: {self._failed.reason}")
+        totals = BuildTotals.of_reports(self._reports, recipe, self._plan.ignored)
         totals.save(space)
         counts = totals.counts
         if not counts.samples and compared is None:
             raise _give_up(space, counts, recipe)
-        parts.table.schema = self._settle(parts.settler)
-        config = describe_rows(parts.columns, parts.rows, parts.table.schema)
+        self._table.schema = self._settle(self._settler)
+        config = describe_rows(self._columns, self._rows, self._table.schema)
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
         made = arrange_generations(self._plan, totals, compared)
         pieces = [Piece(one.rows, recipe.shard_size) for one in made]
-        added = Assembly(config, recipe.format, pieces, order, source=parts.table)
+        added = Assembly(config, recipe.format, pieces, order, source=self._table)
         return added if compared is None else self._assemble_update(compared, added, counts.samples)
+
+    def _read_rest(self) -> None:
+        """Read the remaining parts and finish the reports.
+
+        The most common columns are known only now. If they differ from those of the first part with rows, all parts are
+        read again.
+        """
+        tasks = len(self._plan.tasks)
+        for part in self._open(range(len(self._rows), tasks)):
+            self._add(part)
+        columns = self._choose_columns()
+        if self._columns != columns:
+            self.close()
+            self._begin(columns)
+            for part in self._open(range(tasks)):
+                self._take_rows(part)
+        self._reports.finish()
+
+    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
+        return map_files(self._space.root, partial(open_part, self._space), tasks)
+
+    def _add(self, part: Part) -> None:
+        found = count_columns(part)
+        self._count.update(found)
+        if not self._columns and found:
+            self._columns = dict(found.most_common(1)[0][0])
+            self._settler.begin(self._columns)
+            self._table = RowTable(self._columns)
+        self._take_rows(part)
+
+    def _take_rows(self, part: Part) -> None:
+        """Collect what the part of the next task has about rows with the chosen columns."""
+        task = self._plan.tasks[len(self._rows)]
+        reports = list(settled_reports(part, self._columns))
+        if self._failed is None:
+            self._failed = next((report for report in reports if not report.samples and not report.empty), None)
+        self._reports.add(reports, self._identify(task), self._rows_of(task))
+        self._rows.append(self._settler.add(part))
+        rows = part.group(self._columns)
+        if rows is not None:
+            self._table.add(rows)
+
+    def _choose_columns(self) -> PartColumns:
+        """Return the most common columns, in a tie the first; an empty dict if no item yielded a sample.
+
+        All parts are counted, so neither the order of the items nor the number of workers affects the choice. In an
+        update, columns that fit the dataset take precedence.
+        """
+        ranked = [dict(columns) for columns, _ in self._count.most_common()]
+        schema = None if self._comparison is None else self._comparison.base.shard_schema
+        fitting = (one for one in ranked if schema is None or self._settler.fits(one, schema))
+        return next(fitting, ranked[0] if ranked else {})
 
     def _make_settler(self) -> SchemaSettler:
         layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
-from packer.builds.parts.summary import count_columns, settled_reports
+from packer.builds.parts.schema import count_columns, settled_reports
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from packer.builds.assembly import BuildAssembler, BuildTotals, describe_contents
+from packer.builds.assembly import BuildAssembler
+from packer.builds.generations import BuildTotals, describe_contents
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
 from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
 from packer.builds.reports import GONE

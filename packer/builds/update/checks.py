@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from packer.builds.parts.summary import SchemaSettler
+from packer.builds.parts.schema import SchemaSettler
 from packer.builds.planning.changes import describe_changed_terms
 from packer.builds.planning.listing import made_fields
 from packer.builds.planning.plan import BuildPlan

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from packer.assembly.plan import Piece, PlannedShards, shuffled
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
-from packer.builds.parts.summary import SchemaSettler
+from packer.builds.parts.schema import SchemaSettler
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import Assembly, Contents, JobSettings, Made, Resumption, Task, TaskResults
 from packer.recipe import Recipe

@@ -1,31 +1,19 @@
-"""Read the parts of a build while tasks are still running, and collect the reports, the schema and the row table."""
+"""Derive the schema of a dataset from its parts, and choose the columns of its rows."""
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import takewhile
-from typing import Any
 
 import numpy as np
 
-from packer.builds.parts.part import Part, PartColumns, describe_difference, open_part
-from packer.builds.parts.rows import RowTable
-from packer.builds.reports import ItemIdentity, ReportWriter
-from packer.jobs.plan import Task
+from packer.builds.parts.part import Part, PartColumns, describe_difference
 from packer.steps.encode import LOSSLESS_CODEC, ColumnSpec
 from packer.steps.report import ItemReport
-from packer.workspace import Workspace
-from packer.workspace.shared_files import map_files
 from shardspec.errors import SchemaError
 from shardspec.fields import FIELD_ORDER
 from shardspec.schema import Field, NamedConfig, Schema
 from shardspec.typing.field_types import FieldType, Shape, common_shape
 from shardspec.wording import LISTED
-
-_AT_A_TIME = 4
-"""Number of parts to read between two events of workers. More than this would keep the workers waiting."""
 
 
 class SchemaSettler:
@@ -173,111 +161,3 @@ def settled_reports(part: Part, columns: PartColumns) -> Iterator[ItemReport]:
             )
             report = ItemReport(report.name, frames=report.frames, faces=report.faces, step="encode", reason=reason)
         yield report
-
-
-class PartsReader:
-    """Reads the parts of a plan in task order as soon as they are finished, so that little work remains at the end.
-
-    It collects reports, schema, lengths and index values of the rows with the most common columns. These are known only
-    when all parts are finished. If they differ from those of the first part with rows, all parts are read again.
-
-    Parameters
-    ----------
-    make_settler, make_reports : callable
-        Make the settler and the report writer for a pass over the parts.
-    identities : callable
-        Returns the identities of a task's items.
-    rows_of : callable
-        Called with a task. Returns a function that maps an item's position in the task to its row in the source.
-    fits : callable, optional
-        Returns whether columns fit the dataset that is updated. Columns that fit take precedence.
-
-    Attributes
-    ----------
-    rows : array of int
-        The number of used rows of each task.
-    failed : ItemReport or None
-        Report of the first item that yielded no sample.
-    """
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        tasks: Sequence[Task],
-        make_settler: Callable[[], SchemaSettler],
-        make_reports: Callable[[], ReportWriter],
-        identities: Callable[[Task], Iterable[ItemIdentity]],
-        rows_of: Callable[[Task], Callable[[int], Mapping[str, Any]]],
-        fits: Callable[[PartColumns], bool] | None,
-    ) -> None:
-        self._workspace = workspace
-        self._tasks = tasks
-        self._make_settler, self._make_reports = make_settler, make_reports
-        self._identities, self._rows_of = identities, rows_of
-        self._fits = fits
-        self._count = Counter[tuple[tuple[str, ColumnSpec], ...]]()
-        self._finished: set[int] = set()
-        self._begin({})
-
-    def _begin(self, columns: PartColumns) -> None:
-        """Start a pass over the parts."""
-        self.columns, self.settler, self.reports = columns, self._make_settler(), self._make_reports()
-        self.settler.begin(columns)
-        self.rows, self.table = array("q"), RowTable(columns)
-        self.failed: ItemReport | None = None
-
-    def read(self, finished: Iterable[int] = ()) -> None:
-        """Record further finished tasks, and read a few parts."""
-        self._finished.update(finished)
-        first = len(self.rows)
-        tasks = list(takewhile(self._finished.__contains__, range(first, first + _AT_A_TIME)))
-        for part in self._open(tasks) if tasks else ():
-            self._add(part)
-        self._finished.difference_update(tasks)
-
-    def finish(self) -> None:
-        """Read the remaining parts and finish the reports. Call it after the last task."""
-        for part in self._open(range(len(self.rows), len(self._tasks))):
-            self._add(part)
-        columns = self._choose_columns()
-        if self.columns != columns:
-            self.close()
-            self._begin(columns)
-            for part in self._open(range(len(self._tasks))):
-                self._take_rows(part)
-        self.reports.finish()
-
-    def close(self) -> None:
-        """Close the files."""
-        self.reports.close()
-
-    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
-        return map_files(self._workspace.root, partial(open_part, self._workspace), tasks)
-
-    def _add(self, part: Part) -> None:
-        self._count.update(count_columns(part))
-        if not self.columns and part.groups:
-            self.columns = dict(count_columns(part).most_common(1)[0][0])
-            self.settler.begin(self.columns)
-            self.table = RowTable(self.columns)
-        self._take_rows(part)
-
-    def _take_rows(self, part: Part) -> None:
-        """Collect what the part of the next task has about rows with the chosen columns."""
-        task = self._tasks[len(self.rows)]
-        reports = list(settled_reports(part, self.columns))
-        if self.failed is None:
-            self.failed = next((report for report in reports if not report.samples and not report.empty), None)
-        self.reports.add(reports, self._identities(task), self._rows_of(task))
-        self.rows.append(self.settler.add(part))
-        rows = part.group(self.columns)
-        if rows is not None:
-            self.table.add(rows)
-
-    def _choose_columns(self) -> PartColumns:
-        """Return the most common columns, in a tie the first; an empty dict if no item yielded a sample.
-
-        All parts are counted, so neither the order of the items nor the number of workers affects the choice.
-        """
-        ranked = [dict(columns) for columns, _ in self._count.most_common()]
-        return next((one for one in ranked if self._fits is None or self._fits(one)), ranked[0] if ranked else {})

@@ -1,0 +1,140 @@
+"""The counts of a build, and the generations and history of its dataset, for the manifest."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from packer.assembly.columns import carried_columns
+from packer.builds.planning.plan import BuildPlan
+from packer.builds.reports import BrokenTracks, ReportWriter
+from packer.builds.update.compare import Comparison
+from packer.jobs.plan import Contents, Made
+from packer.recipe import TRACK_RULES, Recipe
+from packer.workspace import Workspace
+from packer.workspace.durable import write_durably
+from shardspec.entries import Counts, Generation
+from shardspec.manifest import Manifest, sha256_json
+
+
+@dataclass(frozen=True)
+class BuildTotals:
+    """Counts over all items of a build.
+
+    Attributes
+    ----------
+    refilled, broken_tracks, unused_boxes
+        See `packer.builds.result.BuildResult`.
+    mended : int
+        Items that were rejected before and were packed by a retry.
+    left : dict of str to dict
+        Counts of the items that left each generation of the updated dataset, by the generation's number.
+    """
+
+    counts: Counts
+    refilled: int | None = None
+    broken_tracks: BrokenTracks | None = None
+    unused_boxes: int | None = None
+    mended: int = 0
+    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_reports(cls, reports: ReportWriter, recipe: Recipe, ignored: int) -> "BuildTotals":
+        """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
+        return cls(
+            reports.counts(ignored),
+            refilled=reports.refilled if recipe.refill else None,
+            broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
+            unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
+            mended=reports.mended,
+            left={str(number): dict(counts) for number, counts in reports.left.items()},
+        )
+
+    def save(self, space: Workspace) -> None:
+        """Write the totals to the workspace."""
+        write_durably(space.counts, json.dumps({**asdict(self), "counts": self.counts.to_json()}).encode())
+
+    @classmethod
+    def load(cls, space: Workspace) -> "BuildTotals":
+        """Read the totals from the workspace."""
+        found: dict[str, Any] = json.loads(space.counts.read_bytes())
+        tracks = found.pop("broken_tracks")
+        tracks = None if tracks is None else BrokenTracks(**tracks)
+        return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)
+
+
+def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
+    """Return the generations of the dataset after a build or update."""
+    counts = totals.counts
+    if compared is None:
+        return [
+            Made(
+                Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
+                counts.samples,
+            )
+        ]
+    kept = [
+        Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
+        for one in _left_of_base(plan, totals, compared)
+    ]
+    if not counts.items:  # all retried items were rejected again
+        return kept
+    added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
+    return [*kept, Made(added, counts.samples)]
+
+
+def describe_contents(
+    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
+) -> Contents:
+    """Return the contents of a build's manifest, including the history of an updated dataset."""
+    made = arrange_generations(plan, totals, compared)
+    if compared is None:
+        return Contents(made)
+    counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
+    kind = last.kind if counts.items else "update"
+    now = [_note(kind, last, finished, counts, removed)] if counts.items or removed else []
+    columns = carried_columns(space, compared.base)
+    return Contents(made, columns, {"history": [*_read_history(compared.base), *now]})
+
+
+def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
+    """Return the dataset's old generations, without items that are gone or have moved to another generation."""
+    kept = []
+    for number, generation in enumerate(compared.base.generations):
+        fewer = totals.left.get(str(number), {})
+        counts = {name: count - fewer.get(name, 0) for name, count in generation.counts.to_json().items()}
+        # A plan recognises its dataset by the fingerprint, so the fingerprint must change once items have left.
+        same = not fewer.get("packed_items") and not (plan.gone and fewer)
+        fingerprint = generation.fingerprint if same else sha256_json([generation.fingerprint, plan.fingerprint])
+        kept.append(replace(generation, counts=Counts(**counts), fingerprint=fingerprint))
+    return kept
+
+
+def _read_history(base: Manifest) -> list[Any]:
+    """Return the recorded history of a dataset. A dataset of a single build gets a history of one line."""
+    history = base.wall_clock.get("history")
+    if isinstance(history, list):
+        return history
+    finished = base.wall_clock.get("finished") if len(base.generations) == 1 else None
+    return [_note(generation.kind, generation, finished, generation.counts) for generation in base.generations]
+
+
+def _note(
+    kind: str, last: Generation, finished: Any, counts: Counts | None = None, more: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Return a line of the history.
+
+    Parameters
+    ----------
+    last : Generation
+        The generation whose version of this project is recorded.
+    finished : str or None
+        Time in UTC.
+    counts : Counts, optional
+        Counts of the items.
+    more : mapping, optional
+        Further keys.
+    """
+    made = {"kind": kind, "finished": finished, "version": last.runtime.get("facepack")}
+    items = (0, 0, 0) if counts is None else (counts.items, counts.rejected_items, counts.samples)
+    return {**made, **dict(zip(("items", "rejected", "samples"), items, strict=True)), **(more or {})}
