@@ -16,7 +16,7 @@ LEAST_AREA = 150_000
 
 _SOI = b"\xff\xd8"
 _SOS, _EOI, _BOUNDS = 0xDA, 0xD9, (0xD8, 0xD9)
-_APP0, _APP1, _APP14, _DRI = 0xE0, 0xE1, 0xEE, 0xDD
+_APP0, _APP1, _APP14 = 0xE0, 0xE1, 0xEE
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 (C4 DHT, C8 JPG, CC DAC are none)
 _METADATA = frozenset({*range(_APP0, 0xF0), 0xFE})  # APP0 to APP15, COM
 _NO_MARKERS = bytes([0x00, 0x01, *range(0xD0, 0xD8), 0xFF])  # stuffed byte, TEM, RST0 to RST7, fill byte
@@ -54,8 +54,6 @@ class JpegHeader(NamedTuple):
         1 grey, 3 colour, 4 CMYK or YCCK.
     exif : bytes
         The TIFF structure of the first EXIF block, empty if there is none.
-    restart_interval : int
-        MCUs between two restart markers, 0 without any.
     """
 
     frame_marker: int
@@ -64,7 +62,6 @@ class JpegHeader(NamedTuple):
     width: int
     components: int
     exif: bytes
-    restart_interval: int
 
     @property
     def ordinary(self) -> bool:
@@ -79,15 +76,12 @@ def read_header(data: bytes) -> JpegHeader | None:
     """
     frame: tuple[int, int, int, int, int] | None = None
     exif = b""
-    restart_interval = 0
     for marker, _, start, stop in _segments(data):
         if marker == _SOS:
-            return None if frame is None else JpegHeader(*frame, exif, restart_interval)
+            return None if frame is None else JpegHeader(*frame, exif)
         if marker == _APP1:
             if not exif and data.startswith(_EXIF, start, stop):
                 exif = data[start + len(_EXIF) : stop]
-        elif marker == _DRI:
-            restart_interval = int.from_bytes(data[start : min(start + 2, stop)], "big")
         elif marker in _FRAME_HEADERS and frame is None:
             if stop - start < _FRAME.size:
                 return None

@@ -60,10 +60,9 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     source = tmp_path / "source"
     write_image(source / "a.png", scene(0, (480, 360)))
     kept = write_image(source / "b.jpg", scene(1, (480, 360)), quality=90)
-    done = run_packer(
+    run_packer(
         "build", source, tmp_path / "out", "--preset", "images", "--format", "npy", "--restart-markers", "--workers", 2
     )
-    assert "\nrestart markers: in 1 of 2 images: JPEGs whose bytes are kept get none" in done.stdout
     encoded, whole = stored_images(tmp_path / "out")
     assert whole == kept.read_bytes()
     part = crop_jpeg(encoded, (100, 100, 200, 200), 3)
