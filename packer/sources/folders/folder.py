@@ -16,7 +16,7 @@ from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatch
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import describe_replaced, read_item_columns
-from packer.workspace.disk_list import LazyMap
+from packer.workspace.disk_list import LazyMap, text_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.schema import class_name
@@ -155,7 +155,7 @@ class FolderSource:
 
 
 class _Read:
-    """Reads the columns of items from their paths and sidecars, and counts faults.
+    """Reads the columns of items from their paths and sidecars.
 
     Parameters
     ----------
@@ -175,10 +175,8 @@ class _Read:
         self._pattern = pattern
         self._sidecars = sidecars
         self._root, self._roots = root, roots
-        self._unlike = _Some()
-        self._without = _Some()
-        self._wrong = _Some()
-        self._matched = self._read = 0
+        self._matched = self._unlike = self._with_sidecars = 0
+        self._without = text_list()
 
     def item(self, item: Item, paths: Sequence[str]) -> Item:
         """Return an item with the columns from its path and sidecars, before any conversion."""
@@ -186,20 +184,22 @@ class _Read:
         if item.reject is None and self._pattern is not None:
             values = self._pattern.match(item.name)
             if values is None:
-                self._unlike.add(item.name)
-                return item._replace(reject=f"expected a path {self._expected} (--fields-from-path)")
+                self._unlike += 1
+                return item._replace(
+                    reject=f"expected a path like {shorten(self._pattern.text, LONG)} (--fields-from-path)"
+                )
             self._matched += 1
             row |= {column: _as_utf8(value) for column, value in values.items()}
         if item.reject is not None or not self._sidecars:
             return item._replace(columns=row)
-        if not paths:
-            self._without.add(item.name)
+        if paths:
+            self._with_sidecars += 1
+        else:
+            self._without.append(shorten(item.name))
         try:
             columns, read = read_sidecars(paths, self._root, self._roots)
         except ValueError as error:
-            self._wrong.add(item.name)
             return item._replace(reject=str(error))
-        self._read += 1
         self.names |= dict.fromkeys(columns)
         if len(self.names) > _COLUMNS_MAX:
             raise UsageError(
@@ -211,52 +211,31 @@ class _Read:
         return item._replace(columns=row | columns, files=read)
 
     def describe(self, items: Sequence[Item]) -> list[str]:
-        """Describe the items whose paths or sidecars are invalid.
+        """Describe the items without sidecars, and columns of other names than in the sidecars.
 
         Raises
         ------
         UsageError
-            If all paths or all sidecars are invalid, or if a name in a sidecar is also a placeholder.
+            If no path is like the pattern, no item has a sidecar, or a name in a sidecar is also a placeholder.
         """
-        return [*self._describe_paths(len(items)), *self._describe_sidecars(items)]
-
-    @property
-    def _expected(self) -> str:
-        assert self._pattern is not None
-        return f"like {shorten(self._pattern.text, LONG)}"
-
-    def _describe_paths(self, items: int) -> list[str]:
-        wrong = self._unlike
-        if not wrong.count:
-            return []
-        if not self._matched:
+        example = shorten(items[0].name, LONG)
+        if self._pattern is not None and self._unlike and not self._matched:
             raise UsageError(
                 option="fields_from_path",
-                expected=f"paths {self._expected}",
-                found=(
-                    f"none among {counted(wrong.count, 'path')} below the source, such as "
-                    f"{shorten(wrong.first[0], LONG)}"
-                ),
+                expected=f"paths like {shorten(self._pattern.text, LONG)}",
+                found=f"none among {counted(len(items), 'path')} below the source, such as {example}",
             )
-        return [
-            f"{wrong.count} of {counted(items, 'path')} rejected: not {self._expected}, such as "
-            f"{wrong.list(more=False)} (--exclude leaves files out)"
-        ]
-
-    def _describe_sidecars(self, items: Sequence[Item]) -> list[str]:
-        notes = []
-        without, wrong = self._without, self._wrong
-        if without.count and without.count == self._read and not wrong.count:
+        if self._without and not self._with_sidecars:
             raise UsageError(
                 option="sidecars",
                 expected=f".txt or .json files beside the items, such as {shorten(_beside(items[0].name))}",
                 found="none",
             )
         self._refuse_doubles()
-        if without.count:
-            notes.append(f"no sidecar beside {without.count} of {counted(len(items), 'item')}: {without.list()}")
-        if wrong.count:
-            notes.append(f"{counted(wrong.count, 'item')} rejected for a wrong sidecar: {wrong.list()}")
+        notes = []
+        if self._without:
+            without = f"{len(self._without)} of {counted(len(items), 'item')}"
+            notes.append(f"no sidecar beside {without}: {list_some(self._without, _SHOWN)}")
         for name in self.names:
             if (field := name.removeprefix(RENAMED)) in RESERVED:
                 notes.append(
@@ -275,24 +254,6 @@ class _Read:
                     found=f"{{{placeholder}}} and {shorten(name)}",
                     hint="rename the placeholder",
                 )
-
-
-class _Some:
-    """Counts names, and keeps the first few for a message."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[str] = []
-
-    def add(self, name: str) -> None:
-        self.count += 1
-        if len(self.first) < _SHOWN:
-            self.first.append(name)
-
-    def list(self, *, more: bool = True) -> str:
-        """List the first names and, with `more`, the number of the others."""
-        shown, others = list_some(list(map(shorten, self.first))), self.count - len(self.first)
-        return f"{shown} and {others} more" if more and others else shown
 
 
 def _beside(name: str) -> str:

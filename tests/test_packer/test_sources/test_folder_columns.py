@@ -128,12 +128,10 @@ class TestPaths:
         write_tree(tmp_path / "in")
         write_tree(tmp_path / "in", "stray.png", "val/deep/real/0_1.png")
         call = (tmp_path / "in", tmp_path / "out", "--fields-from-path", PATTERN, "--quiet")
-        done = run_packer("build", *call, expect=3)
-        line = "2 of 10 paths rejected: not like '{split}/{label}/{person}_{clip}.png', such as 'stray.png', 'val/deep/"
-        assert line in done.stdout
-        assert set(reasons(tmp_path / "out")) == {"stray.png", "val/deep/real/0_1.png"}
+        run_packer("build", *call, expect=3)
+        reason = "expected a path like '{split}/{label}/{person}_{clip}.png' (--fields-from-path)"
+        assert reasons(tmp_path / "out") == dict.fromkeys(("stray.png", "val/deep/real/0_1.png"), reason)
         assert len(sources(tmp_path / "out")) == 8
-        assert line in run_packer("build", *call, "--dry-run").stdout
         run_packer("build", *call, "--exclude", "/stray.png", "--exclude", "deep/", "--overwrite")
 
     def test_none_that_matches_is_an_error_with_an_example(self, tmp_path: Path) -> None:
@@ -236,13 +234,12 @@ class TestSidecars:
         (tmp_path / "in" / "0.txt").write_text("x")
         (tmp_path / "in" / "1.txt").write_text("x")
         (tmp_path / "in" / f"1{suffix}").write_bytes(content)
-        made = build(tmp_path / "in", tmp_path / "out", sidecars=True, **QUIET)
+        build(tmp_path / "in", tmp_path / "out", sidecars=True, **QUIET)
         assert sources(tmp_path / "out") == ["0.png"]
         (found,) = reasons(tmp_path / "out").values()
         assert re.match(r"sidecar '1\.(txt|json)': expected |sidecar '1\.json': Exceeds", found)
         assert reason in found
         assert len(found) < 300
-        assert "1 item rejected for a wrong sidecar: '1.png'" in made.describe()
 
     def test_what_is_no_file_of_the_source_is_a_reject(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "0.png", "1.png", "2.png", "3.png")
@@ -364,7 +361,6 @@ class TestNotes:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
         line = "no labels: --label-from folder makes 2 classes from the folders 'fake', 'real'"
         call = (tmp_path / "in", tmp_path / "out", "--quiet")
-        assert line in run_packer("build", *call, "--dry-run").stdout
         assert line in run_packer("build", *call).stdout
         made = build(tmp_path / "in", tmp_path / "out", **{**QUIET, "max_rejects": 0.05})
         assert made.found_finished
