@@ -201,8 +201,8 @@ class Order:
     samples : int
         Rows of the dataset.
     shuffle : {"full", "blocks", False}
-        ``"full"`` permutes the samples. ``"blocks"`` permutes blocks and mixes the samples within `window` of them. The
-        memory of both does not grow with the dataset. True is ``"full"``.
+        ``"full"`` permutes the samples, in constant memory. ``"blocks"`` permutes blocks and mixes the samples within
+        `window` of them; an epoch takes 8 bytes per window. True is ``"full"``.
     seed : int
         0 to 2**64 - 1.
     blocks : Blocks or None

@@ -7,13 +7,11 @@ import pytest
 import torch
 from support.crops import astronaut_crops
 from support.datasets import fixed, text, write_dataset
-from support.errors import raises
 from support.media import write_video
 from torch.utils.data import DataLoader
 
 import packer
 from readers import ClipDataset, Loader, RandomResizedCrop, open_dataset
-from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.schema import Schema
 
@@ -159,11 +157,6 @@ def test_texts_tell_tracks_apart(named_path):
     clips = open_dataset(named_path).clips(3, stride=3, by="name")
     assert clips.rows.tolist() == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9, 11]]
     assert clips[2]["name"] == ["Bö", "Bö", "Bö"]
-
-
-def test_a_field_that_does_not_distinguish_tracks_is_refused(named_path):
-    with raises(UsageError, option="by", found="'score', float32 ()"):
-        open_dataset(named_path).clips(3, by="score")
 
 
 def test_clips_of_a_part_are_of_its_samples(video_path):

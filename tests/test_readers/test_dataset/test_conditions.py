@@ -1,6 +1,5 @@
 """Rows by an expression, by key; other decode plans on a view; parts of clips."""
 
-import re
 import sys
 
 import numpy as np
@@ -95,22 +94,6 @@ def test_a_class_is_known_in_either_form_of_unicode(table):
         assert accented.where(f"label == '{name}'").rows.tolist() == np.flatnonzero(LABELS == 0).tolist()
 
 
-@pytest.mark.parametrize(
-    ("expression", "message"),
-    [
-        (
-            "label == 'fale'",
-            "expected one of the classes 'fake', 'real', \"it's odd\", found 'fale'; did you mean 'fake'?",
-        ),
-        ("note == 'a'", "expected a field of numbers or text, of key, source, label"),
-    ],
-)
-def test_wrong_expressions(table, expression, message):
-    with pytest.raises(UsageError, match=re.escape(message)) as caught:
-        table.where(expression)
-    assert len(str(caught.value)) < 400
-
-
 PIECES = [*"()[]{}=<>!'\" ,.01*+-:", "label", "score", "checked", "==", " in ", " and ", "not ", "lambda", "'fake'"]
 
 
@@ -122,22 +105,6 @@ def test_any_text_is_an_expression_or_refused(table, expression):
     except UsageError:
         return
     assert set(rows.tolist()) <= set(range(12))
-
-
-def test_a_callable_needs_fields_and_an_expression_none(table):
-    assert table.where(lambda label: label == 1, ["label"]).rows.tolist() == np.flatnonzero(LABELS == 1).tolist()
-    with pytest.raises(UsageError, match=r"found <function .* without fields"):
-        table.where(lambda label: label == 1)
-    with raises(UsageError, option="fields", found="some"):
-        table.where("label == 1", ["label"])
-    with raises(UsageError, option="where", found="5"):
-        table.where(5)
-
-
-def test_no_image_is_decoded_for_a_condition(jpeg_path):
-    dataset = open_dataset(jpeg_path, fields=["label"])
-    with raises(UsageError, option="where", found="'image'"):
-        dataset.where("image == 1")
 
 
 def test_a_sample_is_found_by_its_key(table):
@@ -191,14 +158,6 @@ def test_parts_of_one_split_have_plans_of_their_own(jpeg_path):
     relabelled = val.map_labels({"a": "x", "b": "y", "c": "x"}).with_decode({"image": Resize(8)})
     assert relabelled.classes == ("x", "y")
     assert relabelled[0]["image"].shape == (8, 8, 3)
-
-
-def test_wrong_plans_on_a_view(jpeg_path):
-    whole = open_dataset(jpeg_path)
-    with pytest.raises(UsageError, match="landmarks"):
-        whole.subset([1]).with_decode({"image": CenterCrop(16)})
-    with raises(UsageError, option="decode", found="MixedDataset"):
-        MixedDataset([whole]).with_decode({})
 
 
 @pytest.fixture(scope="module")

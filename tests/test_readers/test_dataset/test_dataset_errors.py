@@ -2,14 +2,12 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.batches import error_of
 from support.crops import astronaut_crops, keys
-from support.datasets import face_schema, picture, text, values_for, write_dataset
+from support.datasets import picture, text, write_dataset
 from support.errors import raises
 from torch.utils.data import DataLoader
 
@@ -25,13 +23,6 @@ from shardspec.errors import (
 )
 from shardspec.layout import Layout
 from shardspec.schema import Schema
-
-
-@pytest.mark.parametrize("index", [60, -61, 10**9])
-def test_index_out_of_range(raw_path, index):
-    dataset = open_dataset(raw_path)
-    with pytest.raises(IndexError, match=f"index {index}: expected -60 to 59"):
-        dataset[index]
 
 
 def test_a_missing_shard(tmp_path, jpeg_path):
@@ -148,17 +139,3 @@ def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
         open_dataset(tmp_path / "d")
     with raises(NotADatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):
         open_dataset(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("index", [slice(0, 3), [0, 1], 1.5, "a", None])
-def test_an_invalid_index_is_reported(tmp_path: Path, index: Any) -> None:
-    write_dataset(tmp_path / "d", "npy", face_schema(), values_for(face_schema(), 3))
-    with pytest.raises(TypeError, match="expected one index, found"):
-        open_dataset(tmp_path / "d")[index]
-
-
-@pytest.mark.parametrize("fields", ["image", []])
-def test_fields_are_a_list_of_names(tmp_path: Path, fields: Any) -> None:
-    write_dataset(tmp_path / "d", "npy", face_schema(), values_for(face_schema(), 3))
-    with pytest.raises(UsageError, match="fields: expected a list of names"):
-        open_dataset(tmp_path / "d", fields=fields)

@@ -1,7 +1,5 @@
 """Missing values: SQL's rule in conditions, no group and no class in choices of rows, marks in columns."""
 
-import re
-
 import numpy as np
 import pytest
 from support.missing import EXPRESSIONS, ROWS, known, sql_rows, write_missing
@@ -32,12 +30,6 @@ def test_a_mixture_has_the_missing_values_of_its_datasets(data):
     there = [value for value in known(columns, "person") if value is not None]
     assert mixed.column("person").tolist() == known(columns, "person") + there
     assert len(mixed.where("not (person == 0)")) == 2 * len(sql_rows(columns, "not (person == 0)"))
-
-
-@pytest.mark.parametrize("expression", ["person is 0", "0 is missing", "person is fake_score", "missing is person"])
-def test_is_asks_for_missing_values_alone(data, expression):
-    with pytest.raises(UsageError, match=re.escape("'FIELD is missing'")):
-        data[0].where(expression)
 
 
 def test_missing_values_are_masked_in_columns_and_none_among_texts(data):

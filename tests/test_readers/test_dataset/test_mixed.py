@@ -8,7 +8,6 @@ import torch
 from support.batches import Noise, woven
 from support.crops import keys
 from support.datasets import fixed, text, values_for, write_dataset
-from support.errors import raises
 from torch.utils.data import DataLoader, WeightedRandomSampler
 from torch.utils.data import Subset as TorchSubset
 
@@ -232,17 +231,6 @@ def test_a_mixture_is_the_same_at_any_number_of_threads_and_in_a_dataloader(raw_
     assert pairs(Loader(mixed, 5, workers=3)) == expected
     loader = DataLoader(mixed, 16, sampler=mixed.sampler(), num_workers=2, collate_fn=mixed.collate)
     assert pairs(loader) == expected
-
-
-def test_wrong_mixtures(raw_path, jpeg_path):
-    with pytest.raises(UsageError, match="expected the same fields in all"):
-        MixedDataset([open_dataset(raw_path), open_dataset(jpeg_path, fields=["image"])])
-    with pytest.raises(UsageError, match="expected one or more"):
-        MixedDataset([])
-    with raises(UsageError, option="weights", found="[1.0]"):
-        mixture(raw_path, jpeg_path, weights=[1])
-    with raises(UsageError, option="length", found=0):
-        mixture(raw_path, jpeg_path, length=0)
 
 
 def test_a_mixture_of_other_classes_is_refused(tmp_path):

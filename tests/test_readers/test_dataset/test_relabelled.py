@@ -135,25 +135,10 @@ def test_numbers_get_names_and_other_numbers(tmp_path):
             call()
 
 
-def test_wrong_classes_are_named(path, tmp_path):
-    ds = open_dataset(path)
-    for call, message in (
-        (lambda: ds.with_classes(["original", "Swap", "face2face", "deepfakes"]), "found 6 samples of 'swap', which.*did you mean 'Swap'"),
-        (lambda: ds.with_classes(["original"]), r"found 6 samples of 'deepfakes' \(and of 2 more\).*rename it with map_labels, or leave"),
-        (lambda: ds.with_classes("original"), "classes: expected a list of names, found 'original'"),
-        (lambda: ds.with_classes([]), "classes: expected names of classes, found none"),
-        (lambda: ds.with_classes(["original", "original"]), "every class once, found 'original' twice"),
-        (lambda: ds.map_labels({"orginal": "real"}), "found 'orginal'; did you mean 'original'"),
-        (lambda: ds.map_labels({"original": "real"}), r"found none for 6 samples of 'deepfakes' \(and of 2 more\): map it too"),
-        (lambda: ds.map_labels(dict.fromkeys(METHODS, 1)), "expected names of classes as values, found 1"),
-        (lambda: ds.map_labels({2: "real"}), "expected classes as keys"),
-        (lambda: ds.map_labels({}), "mapping: expected a dict"),
-        (lambda: ds.map_labels(["real"]), "mapping: expected a dict"),
-        (lambda: open_dataset(write(tmp_path / "beyond", METHODS, [0, 7])).with_classes(METHODS), "expected 0 to 3, the numbers of the classes, found 0 to 7"),
-    ):  # fmt: skip
-        with pytest.raises(UsageError, match=message) as raised:
-            call()
-        assert len(str(raised.value)) < 400
+def test_classes_are_checked_against_the_labels_and_their_dtype(tmp_path):
+    beyond = open_dataset(write(tmp_path / "beyond", METHODS, [0, 7]))
+    with raises(UsageError, option="label", expected="0 to 3, the numbers of the classes", found="0 to 7"):
+        beyond.with_classes(METHODS)
     small = open_dataset(write(tmp_path / "small", METHODS, [0, 1, 2, 3], dtype="|i1"))
     many = [f"class {number}" for number in range(200)]
     with raises(UsageError, option="label", found="others"):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from support.command import REPOSITORY
-from support.errors import raises
 from support.media import photograph, write_image
 from support.packed_files import read_all, write_faces
 from torch.utils.data import DataLoader
@@ -17,7 +16,6 @@ from torchvision.io import decode_jpeg
 from packer import build
 from readers import ClipDataset, Encoded, Loader, MixedDataset, open_dataset
 from readers.seeding import SampledIndex
-from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 
 OLD_NAME = pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities:DeprecationWarning")
@@ -87,15 +85,6 @@ def test_views_clips_parts_and_mixtures_have_them_too(faces: Path) -> None:
     assert all(data in stored for clip in batch["image"] for data in as_bytes(clip))
     mixed = MixedDataset([dataset, dataset])
     assert as_bytes([mixed[SampledIndex(0, 0, 0)]["image"]])[0] in stored
-
-
-def test_raw_images_have_no_such_bytes(faces: Path) -> None:
-    with raises(UsageError, option="decode", found="'image', stored raw"):
-        open_dataset(faces / "raw", decode=PLAN)
-    with raises(UsageError, option="decode", found="'image', stored raw"):
-        open_dataset(faces / "raw").with_decode(PLAN)
-    with raises(UsageError, option="decode", found="<class 'readers.decode.plans.Encoded'>"):
-        open_dataset(faces / "lmdb", decode={"image": Encoded})
 
 
 @OLD_NAME

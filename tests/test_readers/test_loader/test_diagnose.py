@@ -7,13 +7,11 @@ import types
 
 import pytest
 import torch
-from support.errors import raises
 
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.machine import available_processors
 from readers.formats.shards import reader_class
 from readers.loader.diagnosis import Diagnosis, _verdict
-from shardspec.errors import UsageError
 
 
 def test_a_slow_step(raw_path):
@@ -139,25 +137,6 @@ def test_a_batch_transform_in_the_threads_is_one_of_the_transforms(raw_path):
     assert found.moving == 0
     assert found.transform_s > 0.009
     assert "Transforms take 1" in found.verdict
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batches": 0}, "batches: expected 1 or more, found 0"),
-        ({"step": None}, "step: expected a callable that takes a batch, found None"),
-        ({"loader": [1]}, "loader: expected a readers.Loader, found list"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(raw_path, arguments, message):
-    loader = Loader(open_dataset(raw_path), 5)
-    with pytest.raises(UsageError, match=message):
-        diagnose(**{"loader": loader, "step": lambda batch: None, **arguments})
-
-
-def test_an_epoch_without_batches_is_refused(raw_path):
-    with raises(UsageError, option="diagnose", found="none"):
-        diagnose(Loader(open_dataset(raw_path), 64, drop_last=True), lambda batch: None)
 
 
 def test_a_diagnosis_within_an_epoch_leaves_it_alone(raw_path):

@@ -15,7 +15,7 @@ import pytest
 from support.batches import error_of, keys_of
 from support.crops import astronaut_crops, keys
 from support.datasets import picture, text, write_dataset
-from torch.utils.data import DataLoader, IterableDataset, random_split
+from torch.utils.data import DataLoader, IterableDataset
 
 from readers import Loader, open_dataset
 from readers.formats.shards import reader_class
@@ -128,12 +128,6 @@ def test_a_wrong_shape_from_a_transform_names_the_sample(raw_path):
     ) as caught:
         list(Loader(open_dataset(raw_path), 16, sample_transform=uneven))
     assert "key '00000030-000000'" in caught.value.__notes__[0]
-
-
-def test_what_is_no_dataset_of_ours_is_refused(raw_path):
-    part, _ = random_split(open_dataset(raw_path), [30, 30])
-    with pytest.raises(UsageError, match=r"dataset: expected a dataset of readers, found Subset: .*subset\(rows\)"):
-        Loader(part, 4)
 
 
 def test_no_samples_give_no_batches_whatever_the_transform(raw_path):

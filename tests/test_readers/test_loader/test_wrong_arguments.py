@@ -11,7 +11,6 @@ from support.errors import raises
 
 from readers import Loader, MixedDataset, NpyDataset, Resize, open_dataset
 from readers.augment import Compose
-from readers.lightning import PackedDataModule
 from shardspec.errors import NotADatasetError, UsageError
 
 
@@ -115,24 +114,7 @@ def test_a_batch_transform_that_returns_nothing(raw_path):
     refused("batch_transform: expected forgets to return the batch, found None", lambda: next(iter(loader)))
 
 
-def test_a_mixtures(raw_path, jpeg_path):
+def test_a_mixture_takes_any_iterable_of_datasets_but_no_dataset(raw_path):
     dataset = open_dataset(raw_path)
     refused("datasets: expected a list of datasets of readers, found NpyDataset(", lambda: MixedDataset(dataset))
-    refused("datasets: expected a list of datasets of readers, found [", lambda: MixedDataset([dataset, 5]))
     assert len(MixedDataset(d for d in (dataset, dataset))) == 2 * len(dataset)
-    for several, name in ((dataset + dataset, "ConcatDataset"), ([dataset, dataset], "list")):
-        remedy = (
-            f"expected a dataset of readers, found {name}: to read several datasets as one, use MixedDataset([a, b])"
-        )
-        refused(f"dataset: {remedy}", lambda several=several: Loader(several, 8))
-        refused(f"train: {remedy}", lambda several=several: PackedDataModule(several, batch_size=8))
-    refused("val: expected a dataset of", lambda: PackedDataModule(dataset, dataset + dataset, batch_size=8))
-    refused("weights: expected a number, found 'a'", lambda: MixedDataset([dataset], weights="a"))
-    refused("length: expected an integer, found 2.5", lambda: MixedDataset([dataset], length=2.5))
-    small = open_dataset(jpeg_path, fields=["key", "image", "label"], decode={"image": Resize(8)})
-    refused(
-        "datasets: expected the same fields in all, found 'image' uint8 (48, 48, 3) in datasets[0], "
-        "uint8 (8, 8, 3) in datasets[1]; 'landmarks' float32 (5, 2) in datasets[0], missing in datasets[1]: "
-        "choose fields=, decode= or transform=",
-        lambda: MixedDataset([dataset, small]),
-    )

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.errors import raises
 from support.fuzz import examples
 
 from readers.order.order import Blocks, MixtureShares, Order, RankShare
 from readers.order.permutation import Permutation
-from shardspec.errors import UsageError
 
 
 def sequence(order: Order, epoch: int, cut: RankShare | None = None, consumed: int = 0) -> list[int]:
@@ -171,13 +169,6 @@ def test_order_takes_no_memory_that_grows_with_the_dataset():
 
     for shuffle in ("full", "blocks"):
         assert peak(30_000_000, shuffle) < 4_000_000
-
-
-def test_wrong_ranks_and_epochs():
-    with raises(UsageError, option="rank", found="rank 2 of world_size 2"):
-        RankShare(2, 2)
-    with raises(UsageError, option="epoch", found=-1):
-        Order(10).epoch(-1)
 
 
 def test_nothing_to_sample():
