@@ -54,9 +54,7 @@ class _Layout(NamedTuple):
     scan: int  # offset of the coded image
 
 
-def crop_jpeg(
-    data: Buffer, box: tuple[float, float, float, float], margin: int, least_saved: int = WORTH_CUTTING
-) -> JPEGPart | None:
+def crop_jpeg(data: Buffer, box: tuple[float, float, float, float], margin: int) -> JPEGPart | None:
     """Cut the smallest possible part that contains a box out of a JPEG.
 
     Parameters
@@ -67,8 +65,6 @@ def crop_jpeg(
         Left, top, right, bottom in pixels.
     margin : int
         Pixels around the box that affect it, because chroma is interpolated.
-    least_saved : int
-        Minimum number of pixels outside of the part.
 
     Returns
     -------
@@ -87,7 +83,7 @@ def crop_jpeg(
     top, bottom = _covering(box[1] - margin, box[3] + margin, layout.mcu_height, rows)
     part_width = min(layout.width, right * width) - left * width
     part_height = min(layout.height, bottom * layout.mcu_height) - top * layout.mcu_height
-    if layout.width * layout.height - part_width * part_height < least_saved:
+    if layout.width * layout.height - part_width * part_height < WORTH_CUTTING:
         return None
     # Chroma of one or two samples a row is not interpolated (``jdsample.c``), even if that of the whole image is.
     if part_width < 2 * margin:
@@ -102,9 +98,7 @@ def crop_jpeg(
     return JPEGPart(joined, left * width, top * layout.mcu_height, part_width, part_height)
 
 
-def upper_rows(
-    data: Buffer, height: int, width: int, rows: int, least_saved: int = ROWS_WORTH_CUTTING
-) -> bytearray | None:
+def upper_rows(data: Buffer, height: int, width: int, rows: int) -> bytearray | None:
     """Return a JPEG with only the upper rows, of which the last two may differ, because chroma is interpolated.
 
     Parameters
@@ -115,15 +109,13 @@ def upper_rows(
         Sides of the JPEG.
     rows : int
         Number of rows to keep.
-    least_saved : int
-        Minimum number of pixels that are left out.
 
     Returns
     -------
     bytearray or None
         None if too few pixels would be saved, or the image is not a baseline JPEG in colour, or has restart markers.
     """
-    if (height - rows) * width < least_saved:
+    if (height - rows) * width < ROWS_WORTH_CUTTING:
         return None
     cut = bytearray(data)
     # A search, because parsing all segments would take as long as is saved. If it finds another place, for example in a
