@@ -98,8 +98,9 @@ def add_parameters(
     for name, parameter in parameters.items():
         if name in _PYTHON_ONLY or name in left_out or parameter.kind is parameter.VAR_KEYWORD:
             continue
-        how = _describe_value(name, parameter, documented[name].kind, is_option=name in flags)
-        how["help"] = _help(documented[name].text, parameter.default, flags)
+        _, kind, text = documented.get(name, _Parameter(name, "", ""))  # none with python -OO
+        how = _describe_value(name, parameter, kind, is_option=name in flags)
+        how["help"] = _help(text, parameter.default, flags)
         if how.get("action") == "append":
             how["help"] += " (repeatable)"
         if name in flags:

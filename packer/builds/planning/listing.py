@@ -8,14 +8,12 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
 from packer.builds.planning.classes import settle_classes
 from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
 from packer.sources.base import Examiner, Listing, Source, counting
-from packer.sources.folders.frames import Frames, frame_numbers
+from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, item_list
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
@@ -123,22 +121,11 @@ def _check_detect(items: Sequence[Item]) -> None:
 
 
 def _describe_frames(items: Sequence[Item]) -> str:
-    """Describe how many folders are videos, and how many of them have gaps between their frame numbers."""
-    folders = images = gaps = 0
-    example = ""
-    for item in items:
-        if not isinstance(item.member, Frames):
-            continue
-        folders += 1
-        images += len(item.member.names)
-        steps = np.diff(frame_numbers(item.member.names))
-        if len(steps) and steps.max() > steps.min():
-            gaps += 1
-            example = example or item.name
-    if not folders:
+    """Describe how many folders are videos."""
+    images = [len(item.member.names) for item in items if isinstance(item.member, Frames)]
+    if not images:
         return "no folder holds frames: --frame-folders had no effect"
-    lacks = f", {gaps} of them with gaps between their numbers, such as {shorten(example, LONG)}" if gaps else ""
-    return f"taken as videos: {counted(folders, 'folder')} with {counted(images, 'image')}{lacks}"
+    return f"taken as videos: {counted(len(images), 'folder')} with {counted(sum(images), 'image')}"
 
 
 def _describe_unread(listing: Listing, recipe: Recipe) -> list[str]:

@@ -46,9 +46,7 @@ class Topic(NamedTuple):
     Attributes
     ----------
     title : str
-        Heading in ``packer build --help``.
-    summary : str
-        What its options decide, in a few words.
+        Heading in ``packer build --help``: what its options decide, in a few words.
     text : str
         What to know before the options, in a few sentences.
     page : str
@@ -58,7 +56,6 @@ class Topic(NamedTuple):
     """
 
     title: str
-    summary: str
     text: str
     page: str
     options: tuple[str, ...]
@@ -66,7 +63,6 @@ class Topic(NamedTuple):
 
 TOPICS: Mapping[str, Topic] = {
     "source": Topic(
-        "source and labels",
         "what is packed, with which labels and fields",
         "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed, "
         "and the label is the first folder level or the column `label`. Other columns of a table become fields.",
@@ -78,7 +74,6 @@ TOPICS: Mapping[str, Topic] = {
         ),
     ),
     "video": Topic(
-        "frames and sound of videos",
         "which frames of a video are packed, and its sound",
         "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
         "many there are (--frames). Frames are counted in the order in which they are shown.",
@@ -86,7 +81,6 @@ TOPICS: Mapping[str, Topic] = {
         ("every", "fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
     ),
     "faces": Topic(
-        "faces",
         "which faces are packed, and how they are cut",
         "With --preset faces, MTCNN finds the faces of each image or frame, and each face is cut as a square and scaled "
         "to --size. --boxes takes boxes that were found before, so that nothing is detected again.",
@@ -97,7 +91,6 @@ TOPICS: Mapping[str, Topic] = {
         ),
     ),
     "landmarks": Topic(
-        "detector and landmarks",
         "which detector runs where, and which landmarks are added",
         "The detector finds boxes and 5 points, on the CPU (openvino) or with torch. --landmarks adds 68 points or a "
         "face mesh, with the outline and regions of the face.",
@@ -105,7 +98,6 @@ TOPICS: Mapping[str, Topic] = {
         ("detector", "device", "parity", "shared_detector", "landmarks", "landmark_model"),
     ),
     "images": Topic(
-        "steps and sizes of images",
         "presets, sizes, and steps of your own",
         "A preset is a list of steps that each image or frame goes through. --size scales the shorter side, and --resize "
         "chooses other rules. --steps replaces the list, also by functions of your own.",
@@ -113,7 +105,6 @@ TOPICS: Mapping[str, Topic] = {
         ("preset", "size", "resize", "steps"),
     ),
     "storage": Topic(
-        "storage",
         "format and size of shards, and encoding of images",
         "All formats hold the same samples, and `packer convert` makes one from another without decoding. JPEG is the "
         "smallest, and png and raw keep every bit.",
@@ -124,15 +115,13 @@ TOPICS: Mapping[str, Topic] = {
         ),
     ),
     "growing": Topic(
-        "growing a dataset",
         "add new items later, and try rejected ones again",
-        "--update adds the new items of SOURCE to a packed dataset. By default it stops if an item has changed or is gone. "
+        "--update adds the new items of SOURCE to a packed dataset. By default the samples of changed and gone items stay. "
         "--retry-rejects tries rejected items again.",
         "docs/howto/growing.md",
         ("update", "changed", "gone", "new_classes", "retry_rejects"),
     ),
     "metadata": Topic(
-        "about the dataset",
         "title, licence and citation",
         "Stored in the manifest, kept by every command, and shown on the dataset's card. `packer describe` changes them "
         "later.",
@@ -140,7 +129,6 @@ TOPICS: Mapping[str, Topic] = {
         ("title", "description", "license", "citation", "homepage"),
     ),
     "running": Topic(
-        "running",
         "workers, limits, errors, and replacing a dataset",
         "Repeat a command to resume it: finished work is kept, and the bytes of the dataset do not depend on these options. "
         "Items that cannot be packed are listed in rejects.jsonl.",
@@ -148,7 +136,6 @@ TOPICS: Mapping[str, Topic] = {
         ("workers", "overwrite", "work", "item_timeout", "on_error", "max_rejects"),
     ),
     "cluster": Topic(
-        "clusters",
         "one build on many nodes, by Slurm or Ray",
         "One build can use all nodes of a Slurm allocation (--engine srun) or of a Ray cluster (--engine ray). "
         "`packer submit` plans a build for a job array.",

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.topic is None:
-        listed = "\n".join(f"  {name:<10} {topic.summary}" for name, topic in TOPICS.items())
+        listed = "\n".join(f"  {name:<10} {topic.title}" for name, topic in TOPICS.items())
         print_out(f"Topics of {program()} build:\n\n{listed}\n")
         print_out(f"{program()} help TOPIC shows the options of a topic; {program()} help COMMAND those of a command.")
         return 0

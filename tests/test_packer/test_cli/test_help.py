@@ -23,7 +23,7 @@ def test_each_topic_explains_its_options_and_names_a_page() -> None:
     listed = run_packer("help").stdout
     explained = []
     for name, topic in TOPICS.items():
-        assert re.search(rf"^ +{name} +{re.escape(topic.summary)}$", listed, re.MULTILINE)
+        assert re.search(rf"^ +{name} +{re.escape(topic.title)}$", listed, re.MULTILINE)
         shown = run_packer("help", name).stdout
         explained += options_in(shown)
         assert (REPOSITORY / topic.page).is_file()

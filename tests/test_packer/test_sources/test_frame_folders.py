@@ -233,7 +233,7 @@ def test_frames_are_known_by_their_numbers(tmp_path: Path) -> None:
     write_folder(root / "steps", numbered(4, "{}0.jpg", 1))
     write_folder(root / "seconds", ["s0_1.jpg", "s0_2.jpg", "s1_3.jpg", "s10_4.jpg"])
     done = run_packer("build", root, tmp_path / "out", *RATE)
-    assert "3 folders with 19 images, 1 of them with gaps between their numbers, such as 'gaps'" in done.stdout
+    assert "3 folders with 19 images" in done.stdout
     dataset = LMDBDataset(tmp_path / "out")
     numbers: dict[str, list[int]] = {}
     for sample in dataset:
