@@ -173,9 +173,6 @@ def main() -> int:
             "parity, torch": ours(Detector(runtime="torch")),
             "dataset, openvino": ours(dataset),
             "dataset, torch": ours(Detector.dataset(min_face=options.min_face, runtime="torch")),
-            "dataset, openvino bfloat16": ours(
-                Detector.dataset(min_face=options.min_face, runtime="openvino", precision="bfloat16")
-            ),
         },
         frames,
     )

@@ -30,10 +30,10 @@ def core() -> Any:
     return openvino.Core()
 
 
-def new_request(network: Any, *, precision: str = "f32", threads: int = 1, **config: Any) -> Any:
+def new_request(network: Any, *, threads: int = 1, **config: Any) -> Any:
     """Compile a network for the CPU and return an inference request for it."""
     config = {
-        "INFERENCE_PRECISION_HINT": precision,  # the default may be bf16, which is not exact
+        "INFERENCE_PRECISION_HINT": "f32",  # the default may be bf16, which is not exact
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,

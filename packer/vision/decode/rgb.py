@@ -5,8 +5,6 @@ image.
 """
 
 import warnings
-import zlib
-from binascii import unhexlify
 from collections.abc import Callable
 from io import BytesIO
 
@@ -19,6 +17,7 @@ from PIL import (
     ImageFile,
     JpegImagePlugin,
     PngImagePlugin,
+    PpmImagePlugin,
     TiffImagePlugin,
     WebPImagePlugin,
 )
@@ -35,6 +34,7 @@ _PLUGINS: dict[str, _Open] = {
     "BMP": BmpImagePlugin.BmpImageFile,
     "GIF": GifImagePlugin.GifImageFile,
     "JPEG": JpegImagePlugin.JpegImageFile,
+    "Netpbm": PpmImagePlugin.PpmImageFile,
     "PNG": PngImagePlugin.PngImageFile,
     "TIFF": TiffImagePlugin.TiffImageFile,
     "WebP": WebPImagePlugin.WebPImageFile,
@@ -49,8 +49,6 @@ _PNG_METADATA = frozenset(
     b"tEXt zTXt iTXt eXIf tIME pHYs iCCP gAMA cHRM sRGB cICP mDCV cLLI sBIT bKGD hIST sPLT acTL fcTL fdAT".split()
 )
 """Types of chunks that do not affect the pixels of the first image (PNG specification, third edition, 11.3)."""
-_RAW_EXIF = b"Raw profile type exif\x00"
-_MOST_TEXT = 1 << 20  # bytes: the orientation comes first
 
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0
@@ -91,6 +89,8 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
         warnings.simplefilter("ignore")
         with open_image(BytesIO(data)) as image:
             check_size(*image.size, max_pixels)
+            if kind == "Netpbm":
+                _check_netpbm(image)
             with needing_memory(kind, *image.size):
                 try:
                     image.load()
@@ -121,14 +121,23 @@ def _load_plugin(kind: str) -> _Open:
     return plugin
 
 
+def _check_netpbm(image: ImageFile.ImageFile) -> None:
+    """Refuse texts, and samples that have to be scaled: Pillow reads these one by one in Python."""
+    if image.tile[0].codec_name != "raw" or image.mode == "I":
+        raise ImageError(
+            expected="binary Netpbm (P4, P5 or P6) with a largest value of 255",
+            found="another kind",
+            hint="convert it, for example to PNG",
+        )
+
+
 def _split_png(data: bytes) -> tuple[bytes, bytes]:
     """Separate the pixels of a PNG from its metadata, for which Pillow may refuse the file, and find its EXIF block.
 
     Pillow refuses metadata that are damaged or large, such as comments and colour profiles of more than 1 MiB. Returns
-    the file without its metadata (of an animation, the first image), and the ``eXIf`` chunk, or else the text chunk in
-    which ImageMagick stores EXIF.
+    the file without its metadata (of an animation, the first image), and the ``eXIf`` chunk.
     """
-    pieces, exif, text = [data[:_PNG_SIGNATURE_BYTES]], b"", b""
+    pieces, exif = [data[:_PNG_SIGNATURE_BYTES]], b""
     at = begin = _PNG_SIGNATURE_BYTES
     while at + _PNG_FRAME_BYTES <= len(data):
         kind = data[at + 4 : at + 8]
@@ -138,22 +147,10 @@ def _split_png(data: bytes) -> tuple[bytes, bytes]:
         if kind in _PNG_METADATA:
             if kind == b"eXIf":
                 exif = exif or data[body : stop - 4]
-            elif kind in (b"tEXt", b"zTXt") and data.startswith(_RAW_EXIF, body):
-                text = text or _read_raw_profile(data[body + len(_RAW_EXIF) : stop - 4], packed=kind == b"zTXt")
             pieces.append(data[begin:at])
             begin = stop
         at = stop
-    return data if begin == _PNG_SIGNATURE_BYTES else b"".join((*pieces, data[begin:])), exif or text
-
-
-def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
-    """Read the hexadecimal digits after three lines (empty, name, length); empty if they are damaged."""
-    try:
-        plain = zlib.decompressobj().decompress(text[1:], _MOST_TEXT) if packed else text[:_MOST_TEXT]
-        digits = b"".join(plain.split(b"\n")[3:])
-        return unhexlify(digits[: len(digits) // 2 * 2])
-    except (zlib.error, ValueError):
-        return b""
+    return data if begin == _PNG_SIGNATURE_BYTES else b"".join((*pieces, data[begin:])), exif
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:

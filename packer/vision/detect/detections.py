@@ -114,61 +114,6 @@ def overlap(a: npt.NDArray[Any], b: npt.NDArray[Any], *, inclusive: int = 0, min
     return overlaps
 
 
-# Cells of a lattice of 6 x 6-cell boxes, later in row-major order, at which boxes may overlap by half: (6 - 2) * 6 /
-# (72 - 24) is one half, and rounding to whole pixels can push it over; three cells reach a third.
-_NEIGHBOURS = [(dy, dx) for dy in range(3) for dx in range(-2, 3) if (dy, dx) > (0, 0)]
-
-
-def lattice_nms(y: IntArray, x: IntArray, boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
-    """Equivalent of ``nms`` that is fast for P-net's boxes of one pyramid level.
-
-    All boxes of a level have the size of six cells of its map, up to rounding, and there is one at each cell, so only
-    near neighbours can overlap by half or more.
-
-    Parameters
-    ----------
-    y, x : ndarray, (n,), int64
-        The boxes' cells, in row-major order.
-    threshold : float
-        At least 0.5.
-    """
-    count = len(y)
-    grid = np.full((int(y.max()) + 3, int(x.max()) + 5), -1, np.int64) if count else np.empty((0, 0), np.int64)
-    grid[y, x + 2] = np.arange(count)
-    first, second = [], []
-    for dy, dx in _NEIGHBOURS:
-        neighbour = grid[y + dy, x + 2 + dx]
-        here = np.flatnonzero(neighbour >= 0)
-        first.append(here)
-        second.append(neighbour[here])
-    a, b = np.concatenate(first), np.concatenate(second)
-    close = overlap(boxes[a], boxes[b]) > _round_down(threshold)
-    order = np.argsort(-scores, kind="stable")
-    rank = np.empty(count, np.int64)
-    rank[order] = np.arange(count)
-    a, b = rank[a[close]], rank[b[close]]
-    return order[_independent(np.minimum(a, b), np.maximum(a, b), count)]
-
-
-def _independent(better: IntArray, worse: IntArray, count: int) -> IntArray:
-    """Return the indices 0..count-1 that greedy suppression keeps, given the pairs of which at most one may stay.
-
-    A box without a better undecided partner stays, and its partners go; repeated, this gives the greedy result.
-    """
-    undecided = np.ones(count, np.bool_)
-    kept = np.zeros(count, np.bool_)
-    while len(better):
-        beaten = np.zeros(count, np.bool_)
-        beaten[worse] = True
-        winners = undecided & ~beaten
-        kept |= winners
-        undecided &= beaten
-        undecided[worse[winners[better]]] = False
-        left = undecided[better] & undecided[worse]
-        better, worse = better[left], worse[left]
-    return np.flatnonzero(kept | undecided)
-
-
 FARTHEST = 2**24
 """Limit of coordinates, in pixels: below it float32 represents every whole number."""
 

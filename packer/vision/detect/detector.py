@@ -1,6 +1,5 @@
 """The MTCNN detector: a pyramid for P-net, then R-net and O-net on P-net's proposals."""
 
-import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +13,6 @@ from packer.vision.detect.detections import (
     are_boxes,
     crop_windows,
     descending,
-    lattice_nms,
     min_nms,
     nms,
     regress,
@@ -50,8 +48,6 @@ class Detector:
         Math threads. For torch they are set for the whole process.
     skip_levels : int
         Finest pyramid levels to leave out; the others stay as they are (see ``dataset``).
-    precision : {"float32", "bfloat16"}
-        bfloat16 only in OpenVINO: faster, but it finds slightly other boxes.
 
     Raises
     ------
@@ -81,18 +77,11 @@ class Detector:
         threads: int = 1,
         *,
         skip_levels: int = 0,
-        precision: str = "float32",
     ) -> None:
         _check_settings(min_face, thresholds, factor, threads, skip_levels)
         name = resolve_runtime(runtime, device)
         weights = load_weights()
-        self._runtime = make_runtime(
-            name,
-            build_networks(weights.nets),
-            device=device,
-            threads=threads,
-            precision=precision,
-        )
+        self._runtime = make_runtime(name, build_networks(weights.nets), device=device, threads=threads)
         self.weights = weights.declared
         self._min_face = min_face
         self._thresholds = thresholds
@@ -200,23 +189,17 @@ class Detector:
     def _propose(self, frame: PreparedFrame, height: int, width: int, scales: list[float]) -> FloatArray:
         """Return the boxes, (n, 4), that P-net proposes, best first, squared."""
         min_logit = _logit(self._thresholds[0])
-        lattice, columns, corners, values = [], [], [], []
-        first_row = 0
+        corners, values = [], []
         for scale in scales:
-            rows = int(height * scale + 1)
-            y, x, outputs = frame.propose(rows, int(width * scale + 1), min_logit)
+            y, x, outputs = frame.propose(int(height * scale + 1), int(width * scale + 1), min_logit)
             cells = np.stack([x, y], axis=1).astype(np.float32) * np.float32(_STRIDE) + np.float32(1)
             ends = np.concatenate([cells, cells + np.float32(_CELL - 1)], axis=1)
-            corners.append(np.floor(ends / np.float32(scale)))
-            lattice.append(y + first_row)  # the levels one below the other, out of each other's reach
-            columns.append(x)
-            values.append(outputs)
-            first_row += rows
+            level = np.floor(ends / np.float32(scale))
+            keep = nms(level, _sigmoid(outputs[:, 4]), _LEVEL_IOU)
+            corners.append(level[keep])
+            values.append(outputs[keep])
         boxes, outputs = np.concatenate(corners), np.concatenate(values)
-        scores = _sigmoid(outputs[:, 4])
-        keep = lattice_nms(np.concatenate(lattice), np.concatenate(columns), boxes, scores, _LEVEL_IOU)
-        if _levels_may_overlap(scales):
-            keep = keep[nms(boxes[keep], scores[keep], _MERGE_IOU)]
+        keep = nms(boxes, _sigmoid(outputs[:, 4]), _MERGE_IOU)
         return square(regress(boxes[keep], outputs[keep, :4], inclusive=0))
 
     def _refine(
@@ -232,16 +215,6 @@ class Detector:
         scores = _sigmoid(values[:, -1])
         passed = scores > np.float32(threshold)
         return boxes[valid][passed], scores[passed], values[passed]
-
-
-def _levels_may_overlap(scales: list[float]) -> bool:
-    """Return whether P-net's boxes of two levels can reach ``_MERGE_IOU``, so that a second suppression is needed.
-
-    A level's boxes have sides of 11 / scale, rounded to whole pixels at both ends, and two boxes overlap by no more
-    than the ratio of their areas. At the default factor that is 0.5, and slightly more for the smallest boxes.
-    """
-    sides = [(_CELL - 1) / scale for scale in scales]
-    return any(((fine + 1) / max(coarse - 1, 1e-9)) ** 2 > _MERGE_IOU for fine, coarse in itertools.pairwise(sides))
 
 
 def _points(boxes: FloatArray, values: FloatArray) -> FloatArray:

@@ -262,11 +262,9 @@ def resolve_runtime(name: str, device: str) -> str:
     return name
 
 
-def make_runtime(
-    name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int, precision: str
-) -> Runtime:
+def make_runtime(name: str, networks: Mapping[str, tuple[Layer, ...]], *, device: str, threads: int) -> Runtime:
     """Import a runtime's file and make it; ``name`` is a key of ``RUNTIMES``."""
-    runtime: Runtime = resolve("runtime", name, RUNTIMES)(networks, device=device, threads=threads, precision=precision)
+    runtime: Runtime = resolve("runtime", name, RUNTIMES)(networks, device=device, threads=threads)
     return runtime
 
 

@@ -15,7 +15,6 @@ FloatArray = npt.NDArray[np.float32]
 # Compiled layers kept per network, for the input shapes seen last. The default is 5000, with which a process grew by 3
 # MB for each new image size.
 _CACHED_SHAPES = 128
-_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 _INPUTS = {
     "pnet": [-1, 3, -1, -1],
     "rnet": [-1, 3, CROP_SIZES["rnet"], CROP_SIZES["rnet"]],
@@ -24,10 +23,7 @@ _INPUTS = {
 
 
 class OpenVINORuntime:
-    """Runs the networks in OpenVINO on the CPU; fulfils ``packer.vision.detect.networks.Runtime``.
-
-    Precision ``"bfloat16"`` is faster on processors that support it, and finds slightly different boxes.
-    """
+    """Runs the networks in OpenVINO on the CPU; fulfils ``packer.vision.detect.networks.Runtime``."""
 
     def __init__(
         self,
@@ -35,22 +31,13 @@ class OpenVINORuntime:
         *,
         device: str = "cpu",
         threads: int = 1,
-        precision: str = "float32",
     ) -> None:
         if device != "cpu":
             raise ValueError(
                 f"runtime 'openvino' runs on device 'cpu', found {device!r}; use runtime='torch' for {device!r}"
             )
-        if precision not in _PRECISIONS:
-            raise ValueError(f"runtime 'openvino' knows the precisions {sorted(_PRECISIONS)}, found {precision!r}")
-        self._precision = precision
         self._requests = {
-            name: new_request(
-                _model(name, layers),
-                precision=_PRECISIONS[precision],
-                threads=threads,
-                CPU_RUNTIME_CACHE_CAPACITY=_CACHED_SHAPES,
-            )
+            name: new_request(_model(name, layers), threads=threads, CPU_RUNTIME_CACHE_CAPACITY=_CACHED_SHAPES)
             for name, layers in networks.items()
         }
 
@@ -61,7 +48,7 @@ class OpenVINORuntime:
         return np.empty((height, width, 3), np.uint8)
 
     def describe(self) -> dict[str, str]:
-        return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": self._precision}
+        return {"runtime": f"openvino {openvino.__version__}", "device": "cpu", "precision": "float32"}
 
     def _run(self, net: str, pixels: FloatArray) -> FloatArray:
         request = self._requests[net]

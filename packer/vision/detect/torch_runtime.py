@@ -62,13 +62,8 @@ class TorchRuntime:
         *,
         device: str = "cpu",
         threads: int = 1,
-        precision: str = "float32",
         sample_on_device: bool | None = None,
     ) -> None:
-        if precision != "float32":
-            raise ValueError(
-                f"runtime 'torch' runs in precision 'float32', found {precision!r}; use runtime='openvino'"
-            )
         check_device(device)
         torch.set_num_threads(threads)
         self._device = torch.device(device)

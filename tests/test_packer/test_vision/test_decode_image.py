@@ -131,37 +131,6 @@ def test_a_heic_is_turned_once(orientation):
     assert abs_difference(decode_image(buffer.getvalue()).image, orient(PORTRAIT, orientation)) <= 1
 
 
-def raw_profile(exif):
-    """EXIF as ImageMagick stores it in a text chunk."""
-    digits = exif.hex()
-    lines = (digits[at : at + 72] for at in range(0, len(digits), 72))
-    return f"\nexif\n{len(exif):8d}\n" + "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_png_is_turned_as_imagemagicks_text_chunk_says(packed):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    info = PngImagePlugin.PngInfo()
-    info.add_text("Raw profile type exif", raw_profile(b"Exif\0\0" + exif.tobytes()[6:]), zip=packed)
-    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info)).image
-    np.testing.assert_array_equal(turned, orient(PORTRAIT, 6))
-    exif[0x0112] = 3  # the EXIF chunk comes before the text
-    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info, exif=exif)).image
-    np.testing.assert_array_equal(turned, orient(PORTRAIT, 3))
-
-
-@pytest.mark.parametrize("text", ["", "\n\n\n", "\nexif\n 8\nno digits", "\nexif\n 3\nabc"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_broken_text_chunk_counts_as_none(text, packed):
-    info = PngImagePlugin.PngInfo()
-    info.add_text("Raw profile type exif", text, zip=packed)
-    whole = saved(PORTRAIT, "PNG", pnginfo=info)
-    damaged = whole.replace(b"exif\0\0\x78", b"exif\0\0\x00")  # no zlib stream
-    for content in (whole, damaged):
-        np.testing.assert_array_equal(decode_image(content).image, PORTRAIT)
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM", "TIFF"])
 def test_the_channels_may_come_in_opencvs_order(mode, kind):
@@ -292,13 +261,13 @@ def test_palette(kind):
     np.testing.assert_array_equal(decode_image(saved(quantised, kind)).image, np.asarray(quantised.convert("RGB")))
 
 
-@pytest.mark.parametrize("suffix", [".png", ".tiff", ".pgm"])
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
 def test_sixteen_bit_grey_keeps_the_high_byte(suffix):
     picture = decode_image(by_opencv(RAMP16, suffix))
     np.testing.assert_array_equal(picture.image, grey3((RAMP16 >> 8).astype(np.uint8)))
 
 
-@pytest.mark.parametrize("suffix", [".png", ".tiff", ".ppm"])
+@pytest.mark.parametrize("suffix", [".png", ".tiff"])
 def test_sixteen_bit_colour_keeps_the_high_byte(suffix):
     deep = np.stack([RAMP16, RAMP16[::-1], RAMP16[:, ::-1]], axis=2)
     picture = decode_image(by_opencv(deep[..., ::-1], suffix))
@@ -407,16 +376,6 @@ def test_pixels_without_a_rule_are_refused(image):
         decode_image(saved(image, "TIFF"))
 
 
-@pytest.mark.parametrize("largest", [1, 3, 255, 256, 1000, 4095, 65535])
-def test_netpbm_scales_by_its_largest_value(largest):
-    values = np.linspace(0, largest, 300).round().astype(np.int64).reshape(10, 10, 3)
-    dtype = ">u2" if largest > 255 else "u1"
-    content = f"P6 # a comment\n10\t10\n# another\n{largest}\n".encode() + values.astype(dtype).tobytes()
-    full = 65535 if largest > 255 else 255
-    expected = np.floor(values * full / largest + 0.5).astype(int) >> (8 if largest > 255 else 0)
-    np.testing.assert_array_equal(decode_image(content).image, expected)
-
-
 def bmp_with_masks():
     """Two pixels of 32 bits, valid, whose masks for red, green and blue no decoder of ours knows."""
     header = struct.pack("<IiiHHIIiiII", 40, 2, 1, 1, 32, 3, 8, 0, 0, 0, 0) + struct.pack(
@@ -431,10 +390,13 @@ def bmp_with_masks():
         (b"", "empty file"),
         (b"not an image at all", "begins with b'not an image'"),
         (b"P3 1 1 255 0 0 0\n", "binary Netpbm"),
-        (b"P5 4 4 255\n123", "16 bytes of pixels, found 3"),
-        (b"P5 4 4 300\n" + b"\xff" * 32, "samples of at most 300"),
-        (b"P5 4 4 70000\n" + b"\xff" * 32, "from 1 to 65535"),
-        (b"P5 99999999999 4 255\n", "width|height"),
+        (b"P5 4 4 200\n" + bytes(16), "largest value of 255"),
+        (b"P5 4 4 65535\n" + bytes(32), "largest value of 255"),
+        (b"P5 4 4 70000\n" + bytes(32), "whole Netpbm"),
+        (b"P5 4 4 255\n123", "whole Netpbm"),
+        (b"P4 40 4\n123", "whole Netpbm"),
+        (b"P5 99999999999 4 255\n", "whole Netpbm"),
+        (b"P7\nWIDTH 1\n", "whole Netpbm"),
         (b"P6 30000 30000 255\n", "at most 178956970 pixels"),
         (b"\xff\xd8\xff\xd9", "frame header"),
         (b"RIFF\x04\0\0\0WEBPVP8 ", "WebP image header"),

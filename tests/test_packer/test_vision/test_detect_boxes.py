@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.fuzz import examples
 
 from packer.vision.detect import detections as ours
 
@@ -44,17 +41,6 @@ def test_min_nms_is_the_references(count, whole):
     reference = pytest.importorskip("facenet_pytorch.models.utils.detect_face").nms_numpy
     boxes, scores = _random_boxes(np.random.default_rng(count), count, whole)
     assert np.array_equal(ours.min_nms(boxes, scores, 0.7), reference(boxes, scores, 0.7, "Min"))
-
-
-@examples(60)
-@given(seed=st.integers(0, 2**32 - 1), density=st.floats(0, 1), scale=st.floats(0.01, 2), levels=st.integers(1, 200))
-def test_lattice_nms_is_nms(seed, density, scale, levels):
-    rng = np.random.default_rng(seed)
-    y, x = np.nonzero(rng.uniform(size=(14, 19)) < density)
-    corners = np.stack([x, y], axis=1).astype(np.float32) * 2 + 1
-    boxes = np.floor(np.concatenate([corners, corners + 11], axis=1) / np.float32(scale))
-    scores = (rng.integers(0, levels, len(y)) / levels).astype(np.float32)
-    assert np.array_equal(ours.lattice_nms(y, x, boxes, scores, 0.5), ours.nms(boxes, scores, 0.5))
 
 
 def test_crop_windows_count_pixels_from_one():
