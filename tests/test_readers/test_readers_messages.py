@@ -12,6 +12,7 @@ import kornia.augmentation as K  # noqa: N812 -- as its own documentation does
 import numpy as np
 import pytest
 import torch
+from support.faces import face_sample
 from support.messages import check_messages
 from torch.utils.data import DistributedSampler
 from torchvision import transforms as v1
@@ -21,6 +22,7 @@ import readers
 from readers import augment
 from readers.lightning import PackedDataModule
 from readers.order.order import Blocks, Order
+from readers.seeding import sample_rng
 
 MESSAGES = Path(__file__).parent / "messages"
 
@@ -31,7 +33,9 @@ def names(raw_path: Path, face_path: Path) -> dict[str, Any]:
     public = {name: getattr(package, name) for package in (readers, augment) for name in package.__all__}
     used = (np, torch, v1, v2, A, K, DistributedSampler, PackedDataModule, Blocks, Order)
     datasets = {"dataset": readers.open_dataset(raw_path), "faces": readers.open_dataset(face_path), "raw": raw_path}
-    return {**public, **dict(zip(("np", "torch", "v1", "v2", "A", "K"), used, strict=False)), **datasets} | {
+    samples = {"face": face_sample(), "rng": sample_rng(0, 0, 0)}
+    samples |= {"batch": {"image": torch.zeros(3, 3, 8, 8), "label": torch.arange(3)}, "rows_of": lambda epoch: [epoch]}
+    return {**public, **dict(zip(("np", "torch", "v1", "v2", "A", "K"), used, strict=False)), **datasets, **samples} | {
         kind.__name__: kind for kind in used[6:]
     }
 

@@ -194,20 +194,6 @@ def test_draws_are_uniform_apart_and_pinned():
 GOLDEN = [[10946269, 11764387], [8838034, 6036108], [6932953, 8356977]]
 
 
-def test_wrong_calls_are_refused():
-    batch = batch_of()
-    with raises(UsageError, expected="seeds for the batch's 6 rows", found=5):
-        BatchFlip()(batch, SEEDS[:5])
-    with raises(UsageError, place="BatchCrop", found="224 x 224"):
-        BatchCrop(300)(batch)
-    with raises(UsageError, place="BatchFlip", found="list"):
-        BatchFlip()({"image": [torch.zeros(3, 4, 4)]})
-    with pytest.raises(UsageError, match="needs the field 'regions'"):
-        BatchDropRegion()({"image": batch["image"]})
-    with raises(UsageError, expected="seeds (B,) of int64", found="float64 (1,)"):
-        RowDraws([0.5])
-
-
 def test_boxes_of_different_numbers_are_refused_in_a_batch():
     batch = batch_of() | {"boxes": [np.zeros((at, 4), np.float32) for at in range(len(ROWS))]}
     with raises(UsageError, place="field 'boxes'", found="different numbers"):

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.errors import raises
 from support.faces import SIZE, assert_same, face_sample, in_frame
 
 from readers.augment import CropJitter, HorizontalFlip
 from readers.seeding import sample_rng
-from readers.transforms import is_seeded
-from shardspec.errors import UsageError
 from shardspec.points import LAYOUTS, flip_permutation, hull_flip_permutation
 
 EVERY = pytest.mark.parametrize("layout", list(LAYOUTS))
@@ -109,30 +106,8 @@ def test_all_results_have_one_size_where_a_size_is_asked_for():
     assert shapes == {(96, 96, 3)}
 
 
-@pytest.mark.parametrize("transform", [HorizontalFlip(p=1), CropJitter((0.6, 0.9)), CropJitter(size=100)], ids=repr)
-def test_a_clip_is_transformed_frame_by_frame_alike(transform):
-    assert is_seeded(transform)
-    single = transform(face_sample("68"), sample_rng(3, 1, 4))
-    clip = transform(face_sample("68", frames=3), sample_rng(3, 1, 4))
-    for name in ("image", "landmarks", "hull", "regions", "matrix", "mask"):
-        for frame in clip[name]:
-            assert np.array_equal(frame, single[name]), name
-
-
 def test_a_flip_has_its_probability():
     sample = face_sample()
     transform = HorizontalFlip(p=0.3)
     flipped = [transform(sample, sample_rng(0, 0, row)) is not sample for row in range(2000)]
     assert 0.26 < np.mean(flipped) < 0.34
-
-
-def test_wrong_samples_are_refused():
-    rng = sample_rng(0, 0, 0)
-    with pytest.raises(UsageError, match="no point layout has 81 points"):
-        HorizontalFlip(p=1)({**face_sample(), "landmarks": np.zeros((81, 2), np.float32)}, rng)
-    with raises(
-        UsageError, place="HorizontalFlip needs the field 'image'", found="none; read it with fields=[..., 'image']"
-    ):
-        HorizontalFlip(p=1)({"label": 1}, rng)
-    with raises(UsageError, place="HorizontalFlip", found="float32 (4, 4, 3); normalise after augmenting"):
-        HorizontalFlip(p=1)({"image": np.zeros((4, 4, 3), np.float32)}, rng)

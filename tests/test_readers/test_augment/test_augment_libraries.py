@@ -301,16 +301,6 @@ def test_draws_depend_on_seed_epoch_and_row_alone(adapted):
     assert len({one["image"].tobytes() for one in found}) == 12
 
 
-@pytest.mark.parametrize("adapted", ADAPTED)
-def test_one_draw_serves_a_clip(adapted):
-    clip = adapted(face_sample("68", frames=3), sample_rng(0, 0, 1))
-    assert clip["image"].shape == (3, 224, 224, 3)
-    assert clip["image"].dtype == np.uint8
-    for name in ("image", "landmarks", "hull", "regions", "boxes", "matrix", "mask"):
-        for frame in clip[name]:
-            assert np.array_equal(frame, clip[name][0]), name
-
-
 @pytest.mark.parametrize("layout", ["5", "68"])
 @pytest.mark.parametrize(
     ("flips", "ours"),

@@ -10,7 +10,6 @@ from torchvision.transforms import v2
 
 from readers import Loader, open_dataset
 from readers.augment import BatchCompose, BatchCutMix, BatchFlip, BatchMixUp, BatchNormalize, Normalize
-from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
 
@@ -154,21 +153,3 @@ def test_labels_that_are_mixed_may_be_mixed_again():
 def test_normalising_may_follow():
     found = BatchCompose([BatchMixUp(4), BatchNormalize()])(batch(dtype=torch.uint8), torch.arange(6))["image"]
     assert found.std() < 2
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: BatchMixUp(3)(batch()), "expected labels from 0 to 2, found 0 to 3"),
-        (
-            lambda: BatchMixUp(4)({"image": batch()["image"]}),
-            "expected label as whole numbers .* found none of that name",
-        ),
-        (lambda: BatchCutMix(4)({**batch(), "label": torch.zeros(6)}), "found torch.float32"),
-        (lambda: BatchCutMix(4)({"image": [1], "label": torch.zeros(1)}), "expected image as one tensor"),
-        (lambda: BatchCutMix(4, masks=["depth"])(batch()), "found none of that name"),
-    ],
-)
-def test_wrong_use_is_named(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()

@@ -8,7 +8,6 @@ from support.faces import SIZE, face_sample
 
 from readers.augment import BlackoutHull, DropRegion, KeepHull, LandmarkCutout
 from readers.seeding import sample_rng
-from shardspec.errors import UsageError
 
 FILL = (7, 11, 13)
 
@@ -79,19 +78,6 @@ def test_half_a_hull_is_what_lies_on_one_side_of_its_centroid(layout, half):
     assert not hits[~side].any()
 
 
-def test_the_halves_of_a_hull_make_a_whole():
-    sample = face_sample()
-    halves = [
-        painted(sample, BlackoutHull([h], p=1, fill=FILL)(sample, sample_rng(0, 0, 0))) for h in ("top", "bottom")
-    ]
-    kept = KeepHull(p=1, fill=FILL)(sample, sample_rng(0, 0, 0))
-    outside = painted(sample, kept)
-    inside, _ = inside_hull(sample)
-    assert not (halves[0] & halves[1]).any()
-    assert np.array_equal((halves[0] | halves[1])[inside], ~outside[inside])
-    assert (halves[0] | halves[1] | outside).all()
-
-
 def test_only_the_hull_is_kept():
     sample = face_sample()
     inside, outside = inside_hull(sample)
@@ -152,13 +138,6 @@ def test_points_that_are_not_valid_are_left_alone(transform):
     assert changed == [True, False, True]
 
 
-@pytest.mark.parametrize("transform", EVERY, ids=repr)
-def test_a_clip_is_painted_frame_by_frame_alike(transform):
-    single = transform(face_sample(), sample_rng(3, 1, 4))
-    for frame in transform(face_sample(frames=2), sample_rng(3, 1, 4))["image"]:
-        assert np.array_equal(frame, single["image"])
-
-
 @pytest.mark.parametrize("make", [DropRegion, BlackoutHull, KeepHull, LandmarkCutout])
 def test_masks_are_painted_where_the_image_is_if_asked(make):
     sample = face_sample() | {"weight": np.ones((SIZE, SIZE), np.float32)}
@@ -168,11 +147,3 @@ def test_masks_are_painted_where_the_image_is_if_asked(make):
     assert hits.any()
     for name in ("mask", "weight"):
         assert np.array_equal(result[name] == 9, hits), name
-
-
-def test_missing_fields_are_refused():
-    rng = sample_rng(0, 0, 0)
-    bare = {"image": face_sample()["image"]}
-    for transform, field in ((DropRegion(p=1), "regions"), (KeepHull(p=1), "hull"), (LandmarkCutout(p=1), "landmarks")):
-        with pytest.raises(UsageError, match=f"needs the field '{field}'.*read it with fields="):
-            transform(bare, rng)

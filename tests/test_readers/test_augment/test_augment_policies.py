@@ -10,10 +10,9 @@ import torch
 from support.faces import face_sample, in_frame
 from torchvision.transforms import v2
 
-from readers.augment import Compose, HorizontalFlip, Normalize, RandAugment, TrivialAugment
+from readers.augment import RandAugment, TrivialAugment
 from readers.augment.pixels.policies import _CHANGES
 from readers.seeding import sample_rng
-from shardspec.errors import UsageError
 
 MAGNITUDES = {
     "Posterize": (8.0, 6.0, 4.0, 2.0),
@@ -118,39 +117,3 @@ def test_masks_of_any_dtype_are_picked_as_they_are(dtype, tail):
     assert np.array_equal(found, wanted)
     turned = RandAugment().apply(sample, (("Rotate", 33.0),))["mask"]
     assert set(turned.ravel().tolist()) <= {0, *mask.ravel().tolist()}
-
-
-def test_a_clip_moves_as_its_frames_do():
-    clip = face_sample(frames=2)
-    one = face_sample()
-    params = (("Rotate", 20.0), ("Equalize", 0.0), ("ShearX", 0.2))
-    found, wanted = (RandAugment().apply(sample, params) for sample in (clip, one))
-    for name in ("image", "mask", "landmarks", "hull", "regions", "matrix"):
-        assert np.array_equal(found[name], np.stack([wanted[name]] * 2)), name
-
-
-@pytest.mark.parametrize("policy", [RandAugment(), RandAugment(3, 15), TrivialAugment()], ids=repr)
-def test_a_chain_is_what_its_transforms_give_one_by_one(policy):
-    sample = face_sample()
-    for row in range(30):
-        rng = sample_rng(0, 0, row)
-        one = sample
-        for transform in (HorizontalFlip(), policy, Normalize()):
-            one = transform(one, rng)
-        together = Compose([HorizontalFlip(), policy, Normalize()])(sample, sample_rng(0, 0, row))
-        for name, value in one.items():
-            assert np.array_equal(together[name], value), name
-        assert together["image"].dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RandAugment(fill=(1, 2)).apply({"image": photo()}, (("Rotate", 1.0),)), "found 2 for an image of 3"),
-        (lambda: TrivialAugment()({"image": np.zeros((9, 9, 4), np.uint8)}, sample_rng(0, 0, 0)), "found 4"),
-        (lambda: Compose([Normalize(), RandAugment()])({"image": photo()}, sample_rng(0, 0, 0)), "found float32"),
-    ],
-)
-def test_wrong_arguments_and_images_are_named(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()

@@ -86,15 +86,15 @@ def test_every_sample_differs_and_comes_again(expected):
     assert [digest_of(row) for row in reversed(ROWS)] == expected[::-1]
 
 
-@pytest.mark.parametrize("threads", [2, 5])
-def test_one_object_serves_many_threads(expected, threads):
+def test_one_object_serves_many_threads_and_so_do_its_copies(expected):
     transform = pipeline()
+    transform(face_sample("68"), sample_rng(0, 0, 0))
+    for one in (transform, deepcopy(transform), pickle.loads(pickle.dumps(transform))):
 
-    def run(row):
-        return digest(transform(face_sample("68", seed=row), sample_rng(5, 2, row)))
+        def run(row, one=one):
+            return digest(one(face_sample("68", seed=row), sample_rng(5, 2, row)))
 
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(run, ROWS)) == expected
 
 
@@ -111,14 +111,6 @@ def test_a_fresh_interpreter_gives_the_same(expected):
         check=True,
     )
     assert run.stdout.split() == [expected[3], expected[17]]
-
-
-def test_copies_and_pickles_give_the_same(expected):
-    transform = pipeline()
-    transform(face_sample("68"), sample_rng(0, 0, 0))
-    for copy in (deepcopy(transform), pickle.loads(pickle.dumps(transform))):
-        found = [digest(copy(face_sample("68", seed=row), sample_rng(5, 2, row))) for row in ROWS]
-        assert found == expected
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +150,10 @@ def loaded(packed, workers, epoch):
 def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
     alone = loaded(packed, 0, 1)
     assert len(alone) == 20
-    for workers in (1, 3):
-        found = loaded(packed, workers, 1)
-        assert found.keys() == alone.keys()
-        for key, values in alone.items():
-            assert all(torch.equal(found[key][name], value) for name, value in values.items())
+    found = loaded(packed, 2, 1)
+    assert found.keys() == alone.keys()
+    for key, values in alone.items():
+        assert all(torch.equal(found[key][name], value) for name, value in values.items())
     another = loaded(packed, 0, 2)
     assert sum(not torch.equal(another[key]["image"], alone[key]["image"]) for key in alone) > 15
 

@@ -19,7 +19,6 @@ from lightning.pytorch.utilities import CombinedLoader
 from support.batches import woven
 from support.crops import keys
 from support.datasets import fixed, text, write_dataset
-from support.errors import raises
 from support.lightning_ddp import (
     BATCH_SIZE,
     LIGHTNINGS_WARNINGS,
@@ -209,9 +208,17 @@ class SaveAt(Callback):
         setattr(self, hook, lambda trainer, *_: trainer.save_checkpoint(path))
 
 
-@pytest.mark.parametrize("hook", ["on_validation_end", "on_train_epoch_end", "on_fit_end"])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("max_steps", [-1, 2 * BATCHES])
+@pytest.mark.parametrize(
+    ("hook", "drop_last", "max_steps"),
+    [
+        ("on_validation_end", False, -1),
+        ("on_validation_end", True, 2 * BATCHES),
+        ("on_train_epoch_end", True, -1),
+        ("on_train_epoch_end", False, 2 * BATCHES),
+        ("on_fit_end", False, -1),
+        ("on_fit_end", False, 2 * BATCHES),
+    ],
+)
 def test_a_resume_at_an_epochs_end_begins_the_next(jpeg_path, tmp_path, drop_last, hook, max_steps):
     saver = SaveAt(hook, tmp_path / "end.ckpt")
     make_trainer(tmp_path, max_epochs=1, callbacks=[saver]).fit(Recorder(), make_data(jpeg_path, drop_last=drop_last))
@@ -423,37 +430,6 @@ def test_the_rows_of_a_ranks_batches(jpeg_path):
     rows = batches.batch_sampler.seen_batch_indices
     assert [rows[number] for number in range(len(batches))] == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 0]]
     assert [batch["key"] for batch in batches] == named([[1, 3, 5, 7], [9, 11, 13, 15], [17, 0]])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
-        ({"eval_batch_size": "8"}, "eval_batch_size: expected an integer, found '8'"),
-        ({"workers": 0}, "workers: expected 1 or more, found 0"),
-        ({"workers": -1, "loader": "processes"}, "workers: expected 0 or more, found -1"),
-        ({"prefetch": 0}, "prefetch: expected 1 or more, found 0"),
-        ({"batch_size": None}, "batch_size: expected the number of samples of a batch, found none"),
-        ({"order": rows_of, "shuffle": "full"}, "shuffle, weights, draws: expected none with a custom order"),
-        ({"sampler": [0], "batch_sampler": [[0]]}, "order, sampler, batch_sampler: expected one of them, found"),
-        (
-            {"batch_sampler": [[0]], "batch_size": None, "loader": "processes"},
-            "batch_size: expected the samples of a batch with loader='processes', found none",
-        ),
-    ],
-)
-def test_numbers_that_cannot_be_meant_are_refused_at_once(jpeg_path, options, message):
-    with pytest.raises(UsageError, match=message):
-        PackedDataModule(jpeg_path, **{"batch_size": 8, **options})
-
-
-def test_options_that_exclude_each_other_are_refused(jpeg_path):
-    with raises(UsageError, option="loader", found="'fork'"):
-        PackedDataModule(jpeg_path, batch_size=8, loader="fork")
-    with pytest.raises(UsageError, match="batch_transform: expected none with loader='processes'"):
-        PackedDataModule(jpeg_path, batch_size=8, loader="processes", batch_transform=dict)
-    with pytest.raises(UsageError, match="fields, decode: expected none with a dataset that is open already"):
-        PackedDataModule(open_dataset(jpeg_path), batch_size=8, fields=["key"])
 
 
 @pytest.mark.parametrize("role", ["val", "test", "predict"])
