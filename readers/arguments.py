@@ -1,6 +1,6 @@
 """Checks of arguments. Each returns the value in its final form, or raises a UsageError that names the argument."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import index
 from typing import Any
 
@@ -47,6 +47,13 @@ def as_count(name: str, value: Any, least: int = 1, unit: str = "") -> int:
     if number < least:
         raise UsageError(option=name, expected=f"{f'{least} {unit}'.strip()} or more", found=number)
     return number
+
+
+def as_choice(name: str, value: Any, known: Collection[str]) -> str:
+    """Return one of some texts."""
+    if isinstance(value, str) and value in known:
+        return value
+    raise UsageError(option=name, expected=f"one of {', '.join(map(repr, known))}", found=shorten(value))
 
 
 def as_number(name: str, value: Any) -> float:

@@ -453,16 +453,9 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
                 f"label {label} as {_class_at(ours, label)} in {name} (of {len(ours)}), and as "
                 f"{_class_at(theirs, label)} in {other_name} (of {len(theirs)})"
             ),
-            hint=f"{_remedy(ours, theirs)}, or leave out 'label' with fields=",
+            hint="number both by one list with ds.with_classes([...]) (in packing: --classes-from DATASET), give the classes "
+            "common names with ds.map_labels({...}), or leave out 'label' with fields=",
         )
-
-
-def _remedy(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    if ours and theirs and not set(ours).isdisjoint(theirs):
-        return "number both by one list with ds.with_classes([...]) (in packing: --classes-from DATASET)"
-    if ours and theirs:
-        return "give the classes common names with ds.map_labels({...}), or one list of all with ds.with_classes([...])"
-    return "name the numbers with ds.with_classes([...])"
 
 
 def _class_at(classes: Sequence[str], label: int) -> str:

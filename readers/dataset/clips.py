@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from readers.arguments import as_count
+from readers.arguments import as_choice, as_count
 from readers.dataset.base import SampleDataset
 from readers.dataset.collate import mirrored
 from readers.dataset.derived import DerivedDataset, stacked, ungrouped
@@ -22,8 +22,6 @@ from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, co
 from readers.order.permutation import mix_array, mix_words
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
-from shardspec.errors import UsageError
-from shardspec.wording import shorten
 
 ONCE = ("key", "label", "source", "track")
 """Fields that a clip has once by default: the value of its first sample."""
@@ -107,8 +105,8 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         self.length = None if length is None else as_count("length", length, unit="sample")
         stride = None if stride is None else as_count("stride", stride, unit="sample")
         self._dilation = dilation if dilation == "spread" else as_count("dilation", dilation, unit="sample")
-        self._start = _one_of("start", start, ("first", "middle", "random"))
-        self._padding = _one_of("collate", collate, ("list", "pad", "mirror"))
+        self._start = as_choice("start", start, ("first", "middle", "random"))
+        self._padding = as_choice("collate", collate, ("list", "pad", "mirror"))
         if max_step is not None:
             max_step = as_count("max_step", max_step, unit="frame")
         self._once = frozenset(once)
@@ -349,9 +347,3 @@ def _unit(draws: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
     """Turn random numbers of 64 bits into numbers in [0, 1)."""
     numbers: npt.NDArray[Any] = (draws >> np.uint64(11)) * 2.0**-53
     return numbers
-
-
-def _one_of(option: str, value: Any, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise UsageError(option=option, expected=f"one of {', '.join(map(repr, known))}", found=shorten(value))
-    return str(value)

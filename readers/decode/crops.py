@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from readers.arguments import as_count, as_number, as_pair
+from readers.arguments import as_choice, as_count, as_number, as_pair
 from readers.decode.jpeg_parts import WORTH_CUTTING, crop_jpeg, rows_are_complete, upper_rows
 from readers.decode.plans import Image, Whole, decode_jpeg, sides_of
 from readers.decode.resample import INTERPOLATIONS, Interpolation, nearest, resize
@@ -88,12 +88,7 @@ class _Crop:
             raise UsageError(option="size", expected="pixels, or (height, width)", found=shorten(self.size))
         sides = tuple(as_count("size", side, unit="pixel") for side in sides)
         object.__setattr__(self, "size", sides if len(sides) == 2 else sides[0])
-        if not isinstance(self.interpolation, str) or self.interpolation not in INTERPOLATIONS:
-            raise UsageError(
-                option="interpolation",
-                expected=f"one of {', '.join(INTERPOLATIONS)}",
-                found=shorten(self.interpolation),
-            )
+        as_choice("interpolation", self.interpolation, INTERPOLATIONS)
         if self.antialias and self.interpolation == "nearest":
             raise UsageError(option="antialias", expected='"bilinear" or "bicubic" interpolation', found='"nearest"')
 

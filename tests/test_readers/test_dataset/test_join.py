@@ -183,23 +183,6 @@ def test_a_row_for_each_frame_of_a_video_goes_to_its_samples(root: Path) -> None
     found = ds.join(named, on=["source", "frame"], key=["video", "number"])
     assert found.column("n").tolist() == list(range(ROWS))
     assert ds.join({"key": ds.column("key"), "n": np.arange(ROWS)}, on=["key"]).column("n")[3] == 3
-    both = ["source", "frame"]
-    part = {name: list(values)[1:] for name, values in table.items()}
-    source = own[-1][0]
-    for wrong, how, message in (
-        (part, {"on": both}, rf"found none for 1 \(source, frame \('{source}', {own[-1][1]}\)\)"),
-        ({**table, "frame": [*frames[:-1], 7]}, {"on": both}, rf"of 'source', 'frame' that .*\(\('{own[0][0]}', 7\)\)"),
-        ({**table, "frame": [0] * ROWS}, {"on": both}, "columns 'source', 'frame': expected every key once, found"),
-        (named, {"on": both, "key": "video"}, "key: expected a column for each of 'source', 'frame', found 'video'"),
-        (named, {"on": "source", "key": ["video", "number"]}, "key: expected a column for each of 'source', found"),
-        (named, {"on": both}, "expected a column 'source' of keys"),
-        (table, {"on": ["source", "source"]}, "on: expected every field once, found 'source' more than once"),
-        (table, {"on": []}, "on: expected a field, or several, found none"),
-        (table, {"on": ["source", "frames"]}, "found none named 'frames'.*did you mean 'frame'"),
-        (table, {"on": ["source", ["frame"]]}, "on: expected a field of text or integers, found none named"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            ds.join(wrong, **how)
 
 
 def range_of(values: list[str]) -> list[int]:

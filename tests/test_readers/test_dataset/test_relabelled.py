@@ -148,22 +148,3 @@ def test_classes_are_checked_against_the_labels_and_their_dtype(tmp_path):
     with raises(UsageError, option="label", found="others"):
         unsigned.map_labels({0: -1, 1: 0})
     assert unsigned.map_labels({0: 1, 1: 0}).column("label").tolist() == [1, 0]
-
-
-def test_datasets_of_other_classes_say_what_mends_them(path, tmp_path):
-    ds = open_dataset(path)
-    other = open_dataset(write(tmp_path / "binary", ("real", "fake"), [0, 1]))
-    numbers = open_dataset(write(tmp_path / "numbers", None, [0, 1]))
-    back = open_dataset(write(tmp_path / "back", METHODS[::-1], [0, 1]))
-    for second, remedy in (
-        (other, r"map_labels\(\{...\}\)"),
-        (numbers, "name the numbers with"),
-        (back, "by one list"),
-    ):
-        for join in (lambda second=second: ds + second, lambda second=second: MixedDataset([ds, second])):
-            with pytest.raises(UsageError, match=remedy) as raised:
-                join()
-            assert "\n" not in str(raised.value)
-    assert len(ds.map_labels(BINARY) + other) == 26
-    assert len(ds + back.with_classes(METHODS)) == 26
-    assert len(other + numbers.with_classes(other.classes)) == 4
