@@ -10,14 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.builds import write_images
 
 import packer
 from packer.cli import main
 from packer.jobs.result import Result
-from shardspec.layout import Layout
 
 LAZY = ("packer", "packer.vision.detect", "readers", "readers.augment", "readers.lightning", "shardspec")
 
@@ -144,12 +142,3 @@ def test_a_damaged_dataset_is_described_problem_by_problem(tmp_path: Path, capsy
     assert repr(report) == f"<VerifyReport {tmp_path}/a: 1 problem>"
     assert main(["verify", str(tmp_path / "a"), "--quiet"]) == 1
     assert capsys.readouterr().err == f"packer verify: {report.describe()}\n"
-
-
-def test_a_number_of_numpy_is_one_of_python(tmp_path: Path) -> None:
-    packer.build(write_images(tmp_path / "in", ["a.jpg", "b.jpg"]), tmp_path / "a", engine="inline", progress=False)
-    shares = {"x": np.float32(0.5), "y": np.float32(0.5)}
-    for name, seed, ratios in (("numpy", np.int64(3), shares), ("python", 3, {"x": 0.5, "y": 0.5})):
-        packer.split(tmp_path / "a", tmp_path / name, by="source", seed=seed, ratios=ratios, engine="inline")
-    digests = [Layout(tmp_path / name / "x").load().digest for name in ("numpy", "python")]
-    assert digests[0] == digests[1]

@@ -5,15 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.command import environment, read_jsonl, run_packer
-from support.media import FAST_START, cut_file, photograph, scene, write_image, write_png_bomb, write_video
+from support.media import FAST_START, cut_file, scene, write_image, write_png_bomb, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
@@ -146,20 +144,6 @@ def test_it_is_the_same_in_one_process(hostile: tuple[Path, Path, dict[str, str 
     assert fingerprints(tmp_path / "out") == fingerprints(out)
 
 
-def test_a_image_without_a_face_is_a_reject_of_the_faces_preset(tmp_path: Path) -> None:
-    if find_spec("mtcnn") is None:
-        pytest.skip("expected the weights of mtcnn, found none")
-    write_image(tmp_path / "source" / "face.jpg", photograph("astronaut"))
-    write_image(tmp_path / "source" / "cup.jpg", photograph("coffee"))
-    arguments = ("build", tmp_path / "source", tmp_path / "out", "--preset", "faces", "--size", 64, "--quiet")
-    run_packer(*arguments, "--max-rejects", "50%")
-    check_whole(tmp_path / "out")
-    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-    assert (reject["kind"], reject["item"]) == ("item", "cup.jpg")
-    assert "face" in reject["reason"]
-    assert {s["source"] for s in read_samples(tmp_path / "out")} == {"face.jpg"}
-
-
 def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) -> None:
     """Eight gigabytes that take no room on disk, in a process that may have half of one more than it needs."""
     source = tmp_path / "source"
@@ -183,27 +167,6 @@ def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) 
     assert "found a file of 8589934592" in reasons["tail.jpg"]
     assert reasons["zeros.jpg"].startswith("expected an image (")
     assert [sample["source"] for sample in read_samples(tmp_path / "out")] == ["good.jpg"]
-
-
-def test_a_file_that_vanishes_after_planning_is_a_reject(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png", "c.mp4"):
-        if name.endswith("png"):
-            write_image(tmp_path / "source" / name, scene(0, (20, 16)))
-        else:
-            write_video(tmp_path / "source" / name, frames=3)
-
-    def vanish(samples: Any) -> Any:
-        for sample in samples:
-            for name in ("b.png", "c.mp4"):
-                (tmp_path / "source" / name).unlink(missing_ok=True)
-            yield sample
-
-    result = packer.build(
-        tmp_path / "source", tmp_path / "out", steps=["decode", vanish], progress=False, max_rejects=1
-    )
-    assert (result.counts.packed_items, result.counts.rejected_items) == (1, 2)
-    for line in read_jsonl(tmp_path / "out" / "rejects.jsonl"):
-        assert "No such file or directory" in line["reason"]
 
 
 class TestDisk:

@@ -37,7 +37,6 @@ from shardspec.errors import (
 )
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
-from shardspec.schema import DTYPES
 
 TESTS = Path(__file__).parents[2]
 DECLARED = {
@@ -547,21 +546,6 @@ def test_the_types_are_those_of_rows(tmp_path_factory: pytest.TempPathFactory, r
     for found, expected in zip(read_samples(folder / "out"), read_samples(folder / "built"), strict=True):
         for name in out.names:
             assert_equal(found[name], expected[name])
-
-
-@settings(max_examples=20)
-@given(st.data())
-def test_declared_arrays_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    folder = tmp_path_factory.mktemp("arrays")
-    dtype = data.draw(st.sampled_from(DTYPES))
-    shape = data.draw(st.lists(st.none() | st.integers(0, 3), max_size=3).map(tuple))
-    sizes = st.tuples(*(st.integers(0, 3) if axis is None else st.just(axis) for axis in shape))
-    arrays = data.draw(st.lists(sizes.flatmap(lambda size: hnp.arrays(dtype, size)), min_size=1, max_size=4))
-    format = data.draw(st.sampled_from(["lmdb", "npy"]))
-    write(folder / "out", [{"x": array} for array in arrays], fields={"x": Array(dtype, shape)}, format=format)
-    assert open_dataset(folder / "out").schema["x"].shape == shape
-    for found, expected in zip(read_samples(folder / "out"), arrays, strict=True):
-        assert_equal(np.asarray(found["x"]), expected)
 
 
 def test_progress_reports_the_shards(tmp_path: Path) -> None:
