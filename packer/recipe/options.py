@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from os import PathLike
 from typing import Any
 
-from packer.recipe.checks import check_value, documented, kinds_of, option, plain_value
+from packer.recipe.checks import documented, option
 from packer.recipe.engines import ENGINES, MOST_WORKERS, check_workers
-from packer.recipe.recipe import TEXT_LISTS, Recipe, as_texts
+from packer.recipe.recipe import Recipe, settle
 from shardspec.entries import About
 from shardspec.errors import Problems, UsageError
 from shardspec.wording import shorten
@@ -45,7 +44,10 @@ class BuildOptions:
     """
 
     workers: str | int = option(
-        "auto", "number of worker processes; 'auto' depends on the usable cores and memory", metavar="N"
+        "auto",
+        "number of worker processes; 'auto' depends on the usable cores and memory",
+        metavar="N",
+        own_check=True,
     )
     engine: str = option(
         "processes",
@@ -65,7 +67,7 @@ class BuildOptions:
         None,
         "faces: run the detector in one extra process for all workers (default: for any --device but cpu)",
     )
-    item_timeout: float = option(1800.0, "time limit for one item in seconds", metavar="S")
+    item_timeout: float = option(1800.0, "time limit for one item in seconds", metavar="S", own_check=True)
     on_error: str = option(
         "skip",
         "skip and list an item that yields no sample, or fail the build",
@@ -114,15 +116,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_rejects", parse_share(self.max_rejects))
         problems = Problems(of_options=True)
-        for spec in fields(self):
-            value = plain_value(getattr(self, spec.name))
-            if spec.name in TEXT_LISTS:
-                value = as_texts(spec.name, value, problems)
-            elif spec.metadata.get("path") and isinstance(value, PathLike):
-                value = str(value)
-            object.__setattr__(self, spec.name, value)
-            if spec.name not in ("item_timeout", "workers"):
-                check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
+        settle(self, problems)
         if not problems:
             About(**self.about).check(problems)
         problems.raise_as(UsageError)

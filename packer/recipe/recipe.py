@@ -337,20 +337,7 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
         problems = Problems(of_options=True)
-        for spec in fields(self):
-            value = plain_value(getattr(self, spec.name), spec.metadata.get("choices", ()))
-            if spec.name in TEXT_LISTS:
-                value = as_texts(spec.name, value, problems)
-            elif spec.name == "classes":
-                value = _as_classes(value, problems)
-            elif spec.metadata.get("path") and isinstance(value, PathLike):
-                value = str(value)
-            object.__setattr__(self, spec.name, value)
-            if spec.metadata.get("path"):
-                for path in [value] if isinstance(value, str) else value or ():
-                    if is_url(str(path)) and not spec.metadata.get("url"):
-                        problems.add(spec.name, describe_url(path))
-            check_value(spec.name, value, kinds_of(spec), spec.metadata, problems)
+        settle(self, problems)
         if self.crop != "face" and self.align_as is None and "faces" in self._used():
             object.__setattr__(self, "align_as", "auto-avsr-68" if self.landmarks == "68" else "auto-avsr-4")
         options = vars(self)
@@ -525,6 +512,26 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
         raise UsageError(
             f"unknown option {list_some(list(map(shorten, unknown)))}: expected one of {', '.join(known)}{like}"
         )
+
+
+def settle(options: Any, problems: Problems) -> None:
+    """Convert the options of a dataclass to plain values, and check each by itself."""
+    for spec in fields(options):
+        meta = spec.metadata
+        value = plain_value(getattr(options, spec.name), meta.get("choices", ()))
+        if spec.name in TEXT_LISTS:
+            value = as_texts(spec.name, value, problems)
+        elif spec.name == "classes":
+            value = _as_classes(value, problems)
+        elif meta.get("path") and isinstance(value, PathLike):
+            value = str(value)
+        object.__setattr__(options, spec.name, value)
+        if meta.get("path") and not meta.get("url"):
+            for path in [value] if isinstance(value, str) else value or ():
+                if is_url(str(path)):
+                    problems.add(spec.name, describe_url(path))
+        if not meta.get("own_check"):
+            check_value(spec.name, value, kinds_of(spec), meta, problems)
 
 
 def as_texts(name: str, value: Any, problems: Problems) -> tuple[str, ...]:
