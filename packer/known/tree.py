@@ -7,6 +7,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path, PurePosixPath
@@ -15,8 +16,8 @@ from typing import Any, TypeVar
 from packer.jobs.progress import ProgressListener, Stage
 from packer.sources.column_types import parse_intervals
 from packer.vision.media import VIDEO
-from packer.workspace.shared_files import walk
-from shardspec.errors import BuildError, UsageError, system_reason
+from packer.workspace.shared_files import listing_folders, walk
+from shardspec.errors import UsageError, system_reason
 from shardspec.wording import counted, did_you_mean, found_instead, list_some, shorten
 
 INTERVALS = ("fake_periods", "fake_segments", "visual_fake_segments", "audio_fake_segments")
@@ -223,7 +224,7 @@ class Tree:
         `top` need not exist.
         """
         links = []
-        for folder, folders, files in walk(self.root / top, self._fail) if (self.root / top).is_dir() else ():
+        for folder, folders, files in walk(self.root / top) if (self.root / top).is_dir() else ():
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
             relative = "" if relative == "." else relative
             links += [join(relative, name) for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
@@ -233,18 +234,13 @@ class Tree:
             found.notes.append(f"links to folders are not followed: {list_some(links)}")
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        path = self.root / folder
-        try:
-            with os.scandir(path) as entries:
-                return [entry for entry in entries if not entry.name.startswith(".")]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            self._fail(error)
-            raise
-
-    def _fail(self, error: OSError) -> None:
-        raise BuildError(f"cannot be listed: {system_reason(error)}", place=error.filename) from error
+        with (
+            listing_folders(),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self.root / folder) as entries,
+        ):
+            return [entry for entry in entries if not entry.name.startswith(".")]
+        return []
 
     def has(self, path: str) -> bool:
         """Return whether a file exists."""

@@ -18,7 +18,6 @@ from packer.sources.tables.base import Table, open_table
 from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
-from shardspec.schema import NO_CLASS
 from shardspec.typing.columns import Where
 from shardspec.wording import quote_some, shorten
 
@@ -137,8 +136,7 @@ class TableSource(RowsSource):
             self._check(rows, table, path_column)
 
         listing = self._list(chunks, label_from, path_column, table.where, table.is_text)
-        listing = replace(listing, notes=(*listing.notes, *table.notes.values()))
-        return _with_class_labels(listing, table, label_from)
+        return replace(listing, notes=(*listing.notes, *table.notes.values()))
 
     def _check(self, rows: int, table: Table, path_column: str) -> None:
         names = list(table.names)
@@ -160,21 +158,6 @@ class TableSource(RowsSource):
                 found=quote_some(names) or "none",
                 hint=f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}{''.join(f'; {note}' for note in table.notes.values())}",
             )
-
-
-def _with_class_labels(listing: Listing, table: Table, label_from: str) -> Listing:
-    """Add the class names that the table's metadata has for the numbers in the label's column."""
-    columns = [name for name, field in listing.fields.items() if label_from in (name, "auto") and field == "label"]
-    columns = columns if label_from in ("auto", "none") else [label_from]
-    if not columns or label_from == "none" or "label" in listing.classes:
-        return listing
-    names = table.classes.get(columns[0])
-    if names is None:
-        return listing
-    labels = {item.columns.get("label") for item in listing.items if item.reject is None}
-    if not labels or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
-        return listing
-    return replace(listing, classes={**listing.classes, "label": list(names)})
 
 
 def digest_value(value: Any) -> Any:

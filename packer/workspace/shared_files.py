@@ -16,6 +16,7 @@ from typing import TypeVar
 from readers.formats.machine import file_system_of, is_network_file_system
 from shardspec.errors import BuildError, system_reason
 from shardspec.stores.daemons import Daemons
+from shardspec.wording import LONG, cut
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -114,26 +115,33 @@ def _describe_mount(path: Path) -> str:
     return f"mount {place}, {kind}" if kind else "mount unknown"
 
 
-def walk(
-    root: Path, onerror: Callable[[OSError], None], *, followlinks: bool = False
-) -> Iterator[tuple[str, list[str], list[str]]]:
+@contextmanager
+def listing_folders() -> Iterator[None]:
+    """Turn the error of a folder that cannot be listed into a `BuildError`."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"cannot be listed: {system_reason(error)}", place=cut(str(error.filename), LONG)) from error
+
+
+def walk(root: Path, *, followlinks: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each folder with its subfolders and files, from the top, like ``os.walk`` but without a limit of depth.
 
     Parameters
     ----------
-    onerror : callable
-        Called with the error of a folder that cannot be listed.
     followlinks : bool
         Whether to enter folders behind links; the caller must prevent endless loops.
+
+    Raises
+    ------
+    BuildError
+        If a folder cannot be listed.
     """
     waiting = [os.fspath(root)]
     while waiting:
         folder = waiting.pop()
-        failed: list[OSError] = []
-        entries = list(scan(folder, failed.append))
-        if failed:
-            onerror(failed[0])
-            continue
+        with listing_folders():
+            entries = list(scan(folder))
         folders = [name for name, is_folder, _ in entries if is_folder]
         links = {name for name, is_folder, is_link in entries if is_folder and is_link}
         yield folder, folders, [name for name, is_folder, _ in entries if not is_folder]
@@ -145,15 +153,12 @@ Entry = tuple[str, bool, bool]
 """Entry of a folder: its name, whether it is a folder, and whether it is a link. A plain tuple takes little memory."""
 
 
-def scan(folder: str | Path, onerror: Callable[[OSError], None]) -> Iterator[Entry]:
-    """Yield the entries of a folder. Call `onerror` if the folder cannot be listed."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                try:
-                    is_folder = entry.is_dir()
-                except OSError:
-                    is_folder = False
-                yield entry.name, is_folder, entry.is_symlink()
-    except OSError as error:
-        onerror(error)
+def scan(folder: str | Path) -> Iterator[Entry]:
+    """Yield the entries of a folder; `OSError` if it cannot be listed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                is_folder = entry.is_dir()
+            except OSError:
+                is_folder = False
+            yield entry.name, is_folder, entry.is_symlink()

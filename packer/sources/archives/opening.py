@@ -19,7 +19,7 @@ from packer.sources.column_types import column_types
 from packer.sources.packed import is_packed
 from packer.vision.media import medium_of
 from packer.workspace.shared_files import walk
-from shardspec.errors import BuildError, UsageError, system_reason
+from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import LONG, counted, list_some, shorten
 
@@ -95,7 +95,7 @@ def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> S
     folder = folder.resolve()
     found: dict[Kind, list[Path]] = {}
     ignored = 0
-    for name, folders, files in walk(folder, _fail):
+    for name, folders, files in walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".")]
         if MANIFEST_NAME in files and is_packed(Path(name)):  # shards of a packed dataset are not archives of images
             folders.clear()
@@ -198,7 +198,3 @@ def _name(root: Path, path: Path) -> str:
     """Return the name of an archive, which is its path below a folder. For an LMDB folder, it is the folder's path."""
     named = path.parent if path.name == DATA_NAME else path
     return root.name if named == root else named.relative_to(root).as_posix()
-
-
-def _fail(error: OSError) -> None:
-    raise BuildError(f"cannot be listed: {system_reason(error)}", place=shorten(str(error.filename))) from error

@@ -13,9 +13,8 @@ from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.vision.media import IMAGE, medium_of
 from packer.workspace.disk_list import sorted_texts
-from packer.workspace.shared_files import THREADS, Entry, is_on_network, scan
-from shardspec.errors import BuildError, system_reason
-from shardspec.wording import LONG, counted, cut, shorten
+from packer.workspace.shared_files import THREADS, Entry, is_on_network, listing_folders, scan
+from shardspec.wording import counted, cut, shorten
 
 _KINDS_SHOWN = 6
 _KINDS_MAX = 1000
@@ -132,7 +131,8 @@ class FoundFiles:
         if is_on_network(self._root) and not self._links_to:
             self._threads = ThreadPoolExecutor(THREADS, "listing")
         try:
-            yield from self._walk()
+            with listing_folders():
+                yield from self._walk()
         finally:
             if self._threads is not None:
                 self._threads.shutdown(cancel_futures=True)
@@ -218,7 +218,7 @@ class FoundFiles:
     def _scan(self, path: str) -> Iterable[Entry]:
         """Return the entries of a folder, from a thread that listed them ahead if there is one."""
         scanned = self._scans.pop(path).result() if path in self._scans else None
-        return scan(Path(self._root, path), _fail) if scanned is None else scanned
+        return scan(Path(self._root, path)) if scanned is None else scanned
 
     def _scan_ahead(self, above: str, names: deque[str]) -> None:
         """Start to list the next folders in threads, except the first of `names`, which is entered now."""
@@ -275,12 +275,8 @@ class FoundFiles:
 
 def _scan_small(folder: Path) -> list[Entry] | None:
     """Return the entries of a folder, or None if there are too many to keep in memory."""
-    found = list(islice(scan(folder, _fail), _SCANNED_AHEAD + 1))
+    found = list(islice(scan(folder), _SCANNED_AHEAD + 1))
     return found if len(found) <= _SCANNED_AHEAD else None
-
-
-def _fail(error: OSError) -> None:
-    raise BuildError(f"cannot be listed: {system_reason(error)}", place=cut(str(error.filename), LONG)) from error
 
 
 def _stem(path: str) -> str:

@@ -83,17 +83,15 @@ def images_in(folder: str | Path) -> list[str]:
     BuildError
         If the folder cannot be listed because of a temporary fault.
     """
-
-    def fail(error: OSError) -> None:
+    try:
+        return [
+            name
+            for name, is_folder, _ in scan(folder)
+            if not is_folder and not name.startswith(".") and medium_of(name) is IMAGE
+        ]
+    except OSError as error:
         stop_if_passing(error, folder, "listed")
         raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
-
-    entries = scan(folder, fail)
-    return [
-        name
-        for name, is_folder, _ in entries
-        if not is_folder and not name.startswith(".") and medium_of(name) is IMAGE
-    ]
 
 
 def describe_numbered(names: Iterable[str], depth: int) -> list[str]:

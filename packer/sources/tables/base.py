@@ -41,11 +41,6 @@ class Table(Protocol):
         """
         ...
 
-    @property
-    def classes(self) -> Mapping[str, Sequence[str]]:
-        """The class names of columns of numbers, if the file has any."""
-        ...
-
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """Read the rows in chunks.
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
-from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, class_labels, describe_row, reading_parquet
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row, reading_parquet
 
 
 class ParquetTable:
@@ -21,14 +21,6 @@ class ParquetTable:
         self.names: Sequence[str] = ()
         self._path = path
         self._passes = Passes(path)
-
-    @property
-    def classes(self) -> Mapping[str, Sequence[str]]:
-        """The class names of Hugging Face's ``ClassLabel`` columns."""
-        try:
-            return class_labels(pq.read_schema(self._path).metadata)
-        except (OSError, ValueError):  # pyarrow's errors are subclasses of both
-            return {}
 
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         first = 0

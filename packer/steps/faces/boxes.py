@@ -172,12 +172,8 @@ def _digest_packed(layout: Layout) -> str:
 
 def _json_files(root: Path) -> Iterator[str]:
     """Yield the names of the ``.json`` files below a folder. Follow links, but enter no folder twice."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
     entered: set[tuple[int, int]] = set()
-    for folder, below, files in walk(root, fail, followlinks=True):
+    for folder, below, files in walk(root, followlinks=True):
         below.sort()  # if two links lead to a folder, always follow the same one
         status = os.stat(folder)  # not realpath, which looks at every parent of every folder
         if (status.st_dev, status.st_ino) in entered:

@@ -459,6 +459,18 @@ def test_missing_labels_of_hugging_face_are_rejects(tmp_path: Path) -> None:
     assert [sample["label"] for sample in build(tmp_path / "a.parquet", tmp_path / "out", max_rejects=0.5)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    ["{", "[1]", '{"info": {"features": {"label": 3}}}', '{"info": {"features": {"label": {"names": ["a", "a"]}}}}'],
+)
+def test_class_names_of_hugging_face_that_are_malformed_are_ignored(metadata: str, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = write_parquet(tmp_path / "a.parquet", 2)
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"huggingface": metadata}), path)
+    assert build(path, tmp_path / "out").classes is None
+
+
 @pytest.mark.parametrize("kind", ["tar", "lmdb", "rec", "parquet"])
 def test_a_dry_run_tries_members(kind: str, tmp_path: Path) -> None:
     makers: dict[str, Callable[[], Path]] = {

@@ -128,7 +128,6 @@ class TestEveryKind:
         table.unlink()
         with pytest.raises(UsageError, match=f"{table.name}: cannot be read: No such file"):
             open_table(table).frame()
-        assert open_table(table).classes == {}
 
 
 def test_every_kind_is_tested() -> None:
@@ -210,16 +209,6 @@ class TestParquet:
         path = tmp_path / "t.parquet"
         pq.write_table(pa.table({"frame": [1], "frame.x": [2]}), path)
         assert list(open_table(path).chunks(["frame"])) == [Chunk(0, 1, {"frame": [1]})]
-
-    def test_classes_are_texts_that_differ(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.parquet"
-        features = {"good": {"names": ["a", "b"]}, "twice": {"names": ["a", "a"]}, "no": {"names": [1]}, "odd": 3}
-        table = pa.table({name: [0] for name in features})
-        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-        pq.write_table(table.replace_schema_metadata(metadata), path)
-        assert open_table(path).classes == {"good": ["a", "b"]}
-        pq.write_table(table.replace_schema_metadata({"huggingface": '{"info": {"features": []}}'}), path)
-        assert open_table(path).classes == {}
 
 
 def test_a_table_that_cannot_be_read_is_a_wrong_argument_of_every_command(tmp_path: Path) -> None:
