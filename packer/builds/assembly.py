@@ -31,7 +31,6 @@ from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
 from packer.steps.encode import ColumnSpec, declared_fields, image_codec
-from packer.steps.faces.frame import advise
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
@@ -301,7 +300,7 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
     """Discard a build without samples, and return the error to raise. Resuming such a build would not help."""
     reasons = list(islice(read_lines(space.final / REJECTS_NAME), _SHOWN_REASONS))
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
-    advice = advise((line["reason"] for line in reasons), recipe)
+    advice = ""
     if all(line["step"] == "source" and line["reason"].endswith(_NOT_THERE) for line in reasons):
         kind = "have / and a suffix, and" if recipe.frame_folders is None else "have / and all zeros of a name, and"
         advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"

@@ -1,7 +1,6 @@
 """The faces of one frame, the rules that choose one of them, and the reasons for frames without a sample."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -190,9 +189,6 @@ Seen = tuple[float, float]
 """A face: the shorter side of its box in pixels, and its score."""
 
 
-_SEEN = re.compile(r"largest face (\d+) px \(score ([\d.]+)\)(?:, highest score ([\d.]+) \((\d+) px\))?")
-
-
 class MissingFaces:
     """Records the frames of one item without a face that counts.
 
@@ -225,18 +221,6 @@ class MissingFaces:
         self._reason = f"{self._wanted}: {_describe(self._seen)}"
         self._report.skipped[self._reason] = frames
         frames.append(frame)
-
-
-def advise(reasons: Iterable[str], recipe: Recipe) -> str:
-    """Return advice to lower the options that excluded the faces described in `reasons`; empty if there are none."""
-    lower = set()
-    for match in (match for reason in reasons for match in _SEEN.finditer(reason)):
-        side, score, best, other_side = match.groups()
-        if min(int(side), int(other_side or side)) < recipe.min_face:
-            lower.add("--min-face")
-        if min(float(score), float(best or score)) < recipe.min_score:
-            lower.add("--min-score")
-    return f"a lower {' or '.join(sorted(lower))} keeps more faces" if lower else ""
 
 
 def describe_largest(found: Sequence[FrameFaces]) -> str:

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 UPRIGHT = 1  # the first row is the top, the first column the left side
 _TURNED = range(2, 9)
+_TRANSPOSED = 5  # and greater ones: rows and columns are exchanged, before anything is flipped
+_FLIPS = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}  # OpenCV's codes: 0 exchanges top and bottom, 1 left and right, -1 both
 _TAG = 0x0112  # "Orientation", EXIF 2.32, table 4
 _SHORT, _LONG = 3, 4  # the tag's type is SHORT; some writers use LONG
 
@@ -46,19 +48,6 @@ def orient(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uin
         return image
     import cv2  # here, since most images are upright
 
-    match orientation:
-        case 2:
-            turned = cv2.flip(image, 1)
-        case 3:
-            turned = cv2.rotate(image, cv2.ROTATE_180)
-        case 4:
-            turned = cv2.flip(image, 0)
-        case 5:
-            turned = cv2.transpose(image)
-        case 6:
-            turned = cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)
-        case 7:
-            turned = cv2.rotate(cv2.transpose(image), cv2.ROTATE_180)
-        case _:
-            turned = cv2.rotate(image, cv2.ROTATE_90_COUNTERCLOCKWISE)
-    return np.asarray(turned, np.uint8)
+    turned = cv2.transpose(image) if orientation >= _TRANSPOSED else image
+    axis = _FLIPS.get(orientation)
+    return np.asarray(turned if axis is None else cv2.flip(turned, axis), np.uint8)
