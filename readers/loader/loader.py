@@ -400,10 +400,9 @@ class LoaderIterator(Iterator[Batch]):
         if loader is None:
             return
         self._iteration = iteration = loader._begin()
-        dataset, length = loader.dataset, loader._length(iteration)
-        self._step = loader._step
-        jobs = -(-length // self._step)
-        self._left = length
+        dataset = loader.dataset
+        self._step, self._length = loader._step, loader._length(iteration)
+        jobs = -(-self._length // self._step)
         self._picks = loader._picks(iteration)
         self._number = 0
         # Getting the layout runs the transform, which may fail. So it comes before any thread is started.
@@ -448,9 +447,7 @@ class LoaderIterator(Iterator[Batch]):
             self._iteration.ended = isinstance(error, StopIteration)
             self.close()
             raise
-        taken = min(self._step, self._left)
-        self._iteration.taken += taken
-        self._left -= taken
+        self._iteration.taken = min(self._iteration.taken + self._step, self._length)
         self._samples += self._picks.size(self._number)
         self._number += 1
         return batch

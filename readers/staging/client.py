@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import shardspec.errors
 from readers.formats.shards import open_shards
 from readers.staging.folder import CacheFolder, read_address
-from readers.staging.server import MESSAGE_BYTES_MAX
+from readers.staging.server import MESSAGE_BYTES_MAX, send_all
 from shardspec.errors import ShardspecError, StoreError
 
 _START_S = 60.0
@@ -119,9 +119,7 @@ class StagerClient:
 
 
 def _send_all(connection: "Connection[Any, Any]", outbox: "SimpleQueue[Mapping[str, Any] | None]") -> None:
-    with suppress(OSError):
-        while (message := outbox.get()) is not None:
-            connection.send_bytes(json.dumps(message).encode())
+    send_all(outbox, connection)
     # Closing the connection here would leave the receiver waiting in the system.
     with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.shutdown(socket.SHUT_RDWR)

@@ -407,7 +407,7 @@ def _converse(stager: Stager, client: int, connection: "Connection[Any, Any]", t
             stager.outboxes[client] = outbox
             stager.changed.notify_all()
         outbox.put({"hello": os.getpid()})
-        Thread(target=_send_all, args=(outbox, connection), daemon=True).start()
+        Thread(target=send_all, args=(outbox, connection), daemon=True).start()
         while True:
             message = json.loads(connection.recv_bytes(MESSAGE_BYTES_MAX))
             answer = _ANSWERED.get(message["op"])
@@ -428,7 +428,8 @@ def _converse(stager: Stager, client: int, connection: "Connection[Any, Any]", t
         connection.close()
 
 
-def _send_all(outbox: "SimpleQueue[Mapping[str, Any] | None]", connection: "Connection[Any, Any]") -> None:
+def send_all(outbox: "SimpleQueue[Mapping[str, Any] | None]", connection: "Connection[Any, Any]") -> None:
+    """Send the messages of a queue until None comes or the other side has ended."""
     with suppress(OSError):
         while (message := outbox.get()) is not None:
             connection.send_bytes(json.dumps(message).encode())
