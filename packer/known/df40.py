@@ -73,7 +73,6 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the frames, and with lists only those that they name. Without, folders called train are the train split."""
     found = TreeContents()
     files: dict[str, FrameId] = {}
-    empty = Counter[str]()
     for folder, names in tree.walk(found):
         for path in (join(folder, name) for name in names if medium_of(name)):
             frame = FrameId.of(path)
@@ -81,8 +80,6 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
                 found.unlisted.append(path)
             else:
                 files[path] = frame
-        if not names and not tree.folders(folder) and (frame := FrameId.of(join(folder, "0.png"))) is not None:
-            empty[frame.method] += 1
     if not files:
         tree.locate(lambda _: False, "folders METHOD/ff, METHOD/cdf, METHOD/fake or METHOD/real (DF40)")
     there = {frame.method for frame in files.values()}
@@ -95,8 +92,6 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
                 found.rows.append(_row(path, frame, split))
     else:
         _add_listed(tree, found, choice, files, methods)
-    if empty:
-        found.notes.append(f"empty folders: {_describe(empty)}")
     found.rows.sort(key=lambda row: (row["split"], row["method"], row["path"]))
     return found
 
@@ -157,6 +152,6 @@ def _listed_frames(tree: Tree, found: TreeContents, choice: Choice) -> Iterator[
             yield from ((video.split, frame) for frame in video.frames)
 
 
-def _describe(counts: Counter[str], totals: Counter[str] | None = None) -> str:
+def _describe(counts: Counter[str], totals: Counter[str]) -> str:
     """Describe counts by method, the largest first."""
-    return list_some([f"{name} {n}{f' of {totals[name]}' if totals else ''}" for name, n in counts.most_common()])
+    return list_some([f"{name} {n} of {totals[name]}" for name, n in counts.most_common()])

@@ -110,17 +110,13 @@ class Roots:
                     found=f"{'a file' if folder.exists() else 'none'} at {folders[number]}",
                 )
             for other in roots.folders[:number]:
-                if folder.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(folder.resolve()):
+                nested = folder.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(
+                    folder.resolve()
+                )
+                if nested or folder.name == other.name:  # the names of files begin with the folder's
                     raise UsageError(
                         option="root",
-                        expected="folders that are not inside each other",
-                        found=f"{other} and {folder}",
-                        hint="use the outer one",
-                    )
-                if folder.name == other.name:
-                    raise UsageError(
-                        option="root",
-                        expected="folders with different names, since the names of their files begin with them",
+                        expected="folders that are not inside each other, with different names",
                         found=f"{other} and {folder}",
                         hint="use the folder above both, or a link with another name",
                     )

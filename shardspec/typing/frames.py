@@ -58,15 +58,12 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
     if isinstance(frame, Mapping):
         return [(name, _from_values(f"{what}: column {name!r}", values)) for name, values in frame.items()]
     if callable(getattr(frame, "isna", None)) and hasattr(frame, "columns"):  # pandas
-        names = list(frame.columns)
-        if len(set(names)) != len(names):
-            raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
+        names = _distinct(list(frame.columns), what)
         return [(name, _from_pandas(f"{what}: column {name!r}", frame[name])) for name in names]
     if hasattr(frame, "__arrow_c_stream__"):  # pyarrow, polars and others
         table = import_target("pyarrow:table", what=what, extra="parquet")(frame)
-        if len(set(table.column_names)) != len(table.column_names):
-            raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
-        return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in table.column_names]
+        names = _distinct(table.column_names, what)
+        return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in names]
     if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
         if not frame:
             raise UsageError(place=what, expected="a row for each key", found="no rows")
@@ -80,6 +77,12 @@ def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
         expected="a mapping of columns, a pandas, polars or pyarrow table, or rows",
         found=type(frame).__name__,
     )
+
+
+def _distinct(names: list[Any], what: str) -> list[Any]:
+    if len(set(names)) != len(names):
+        raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
+    return names
 
 
 def _from_values(place: str, values: Any) -> Cells:

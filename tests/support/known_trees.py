@@ -222,7 +222,6 @@ def make_df40(root: Path, lists_folder: Path, *, published: bool = True) -> Path
     }
     for folder, other in trees.items():
         put_images(root, [f"{here}{folder if published else other}/{number:03d}.png" for number in (0, 10)])
-    (root / here / "DF40/RDDM/ff/frames/000").mkdir(parents=True)
 
     def entry(folder: str, label: str, *more: str) -> dict[str, object]:
         name = PurePosixPath(folder).name

@@ -545,12 +545,6 @@ def test_wrong_calls(tmp_path: Path, source: str, options: dict[str, Any], messa
     assert not (tmp_path / "out").exists()
 
 
-def test_an_archive_without_any_image_names_the_reason(tmp_path: Path) -> None:
-    members = [(name, data) for name, data in samples(0, 3) if not name.endswith(".jpg")]
-    with pytest.raises(TooManyRejectsError, match="expected an image or a video, found cls"):
-        build(write_tar(tmp_path / "a.tar", members), tmp_path / "out")
-
-
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_a_first_sample_that_is_cut_off_is_rejected_as_that(tmp_path: Path, suffix: str) -> None:
     noise = np.random.default_rng(0).bytes(100_000)

@@ -450,7 +450,7 @@ class TestElsewhere:
             (("none",), "root: expected a folder, found none at"),
             (("file",), "root: expected a folder, found a file at"),
             (("a", "a/x"), "root: expected folders that are not inside each other"),
-            (("a/x", "b/x"), "root: expected folders with different names"),
+            (("a/x", "b/x"), "root: expected folders that are not inside each other, with different names"),
         ):
             with pytest.raises(UsageError, match=message):
                 Roots.of(*(tmp_path / folder for folder in folders))
