@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,11 @@ _GRACE_S = 5.0
 
 _NOT_OURS = ("tqdm", "TMonitor")
 """Names of threads that a library keeps for the rest of the process."""
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores Ctrl-C in what it starts in the background, and the programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
