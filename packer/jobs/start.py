@@ -58,6 +58,7 @@ class JobStart:
         self._overwrite = overwrite
         self._on_message = on_message
         self._upload = upload
+        self._wrote_items = False
         self.sessions = 1
 
     def find_finished(self) -> Manifest | None:
@@ -217,7 +218,9 @@ class JobStart:
     def _write_plan(self) -> None:
         """Write the items and the plan, and record a session of the job."""
         self._space.create_results(len(self._plan.tasks))
-        lines = self._plan.take_item_lines()
-        write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
+        if not self._wrote_items:  # this process may resume what it has opened to agents
+            lines = self._plan.take_item_lines()
+            write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
+            self._wrote_items = True
         write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: here()}).encode()])
         append_line(self._space.journal, {"did": "session"})
