@@ -244,16 +244,12 @@ class Workspace:
         """The result of a task."""
         return self._part_folder(task) / f"part-{task:06d}"
 
-    def item_part(self, task: int, item: int) -> Path:
-        """The result of one item of a task, if the task runs item by item."""
-        return self._part_folder(task) / f"part-{task:06d}.item-{item:08d}"
-
     def part_folders(self) -> list[Path]:
         """The folders with the plan's parts."""
         return sorted(path for path in self.parts.iterdir() if path.is_dir()) if self.parts.is_dir() else []
 
     def part_files(self) -> Iterator[Path]:
-        """Yield the parts of the plan, of tasks and of items, and unfinished files next to them."""
+        """Yield the parts of the plan, and unfinished files next to them."""
         for folder in self.part_folders():
             yield from sorted(folder.glob("part-*"))
 
