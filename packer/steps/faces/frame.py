@@ -223,15 +223,6 @@ class MissingFaces:
         frames.append(frame)
 
 
-def describe_largest(found: Sequence[FrameFaces]) -> str:
-    """Describe the largest face of some frames; of equal faces, the first. There must be at least one face."""
-    sides = np.concatenate([shorter_sides(faces.boxes) for faces in found])
-    tracks = [track for faces in found for track in ([NO_TRACK] * len(faces) if faces.tracks is None else faces.tracks)]
-    largest = int(np.argmax(sides))
-    track = "no track" if tracks[largest] == NO_TRACK else f"track {tracks[largest]}"
-    return f"largest other face {_pixels(float(sides[largest]))} px ({track})"
-
-
 def _finite(found: FrameFaces) -> list[Seen]:
     pairs = zip(shorter_sides(found.boxes).tolist(), found.scores.tolist(), strict=True)
     return [pair for pair in pairs if all(map(math.isfinite, pair))]

@@ -17,7 +17,7 @@ from packer.recipe import Recipe
 from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
 from packer.steps.companion import CompanionFile
 from packer.steps.encode import KEPT
-from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace, describe_largest
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
 from packer.steps.faces.search import takes_decoded
 from packer.steps.faces.tracks import longest_gap
 from packer.steps.report import ItemReport
@@ -212,16 +212,13 @@ class SteadyTracks:
             yield from places
             return
         kept = max(areas, key=lambda track: weigh(areas[track]))
-        left_out = [place for place in places if len(place.faces) and kept not in _tracks(place.faces)]
-        if left_out:
-            reason = f"no face of track {kept}, which is kept: {describe_largest([place.faces for place in left_out])}"
-            for place in left_out:
-                assert place.sample is not None
-                self._report.skip(place.sample["frame"], reason)
         for place in places:
             rows = [row for row, track in enumerate(_tracks(place.faces)) if track == kept]
             if rows or not len(place.faces):
                 yield replace(place, faces=place.faces.take(rows))
+            else:
+                assert place.sample is not None
+                self._report.skip(place.sample["frame"], f"no face of track {kept}, which is kept")
 
 
 class _Run:

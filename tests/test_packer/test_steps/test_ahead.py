@@ -1,5 +1,4 @@
 import gc
-import itertools
 import threading
 import weakref
 from contextlib import closing
@@ -25,12 +24,6 @@ from shardspec.errors import ItemError
 
 def nothing():
     pass
-
-
-@pytest.mark.parametrize("depth", [1, 2, 7])
-def test_it_gives_the_items_in_their_order(depth):
-    assert list(run_ahead(iter(range(50)), depth, nothing)) == list(range(50))
-    assert list(run_ahead(iter(()), depth, nothing)) == []
 
 
 def test_it_works_in_another_thread_and_no_further_than_its_depth():
@@ -60,15 +53,6 @@ def test_an_error_comes_after_the_items_before_it():
         assert [next(ahead), next(ahead)] == [1, 2]
         with pytest.raises(ValueError, match="the third"):
             next(ahead)
-
-
-def test_closing_ends_a_thread_that_waits_for_room():
-    source = itertools.count()
-    ahead = run_ahead(source, 2, nothing)
-    assert next(ahead) == 0
-    ahead.close()
-    ahead.close()
-    assert not any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate())
 
 
 def test_closing_ends_an_iterator_that_gives_nothing_more():
