@@ -26,6 +26,22 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 """Options that are not named like their parameter, or whose parameter has no default."""
 
+_METAVARS: Mapping[str, str] = {
+    **dict.fromkeys(("by", "into", "stratify", "one_per", "on"), "FIELD"),
+    **dict.fromkeys(("url", "homepage"), "URL"),
+    **dict.fromkeys(("seed", "shuffle"), "SEED"),
+    **dict.fromkeys(("start", "track"), "ROW"),
+    "cell": "PX",
+    "key": "COLUMN",
+    "ratios": "NAME=SHARE,…",
+    "seconds": "SECONDS",
+    "shard_size": "SIZE",
+    "time_limit": "MINUTES",
+    "transform": "MODULE:NAME",
+    "where": "CONDITION",
+}
+"""Placeholders of options that say more than those that follow from types."""
+
 _MADE: Mapping[str, str] = {
     "add": "dataset",
     "convert": "out",
@@ -134,7 +150,8 @@ def _describe_value(name: str, parameter: inspect.Parameter, kind: str, *, is_op
     if choices:
         how["choices"] = choices
     elif is_option:
-        how["metavar"] = "N" if {int, float} & {*kinds} else "PATH" if "path" in kind else "TEXT"
+        follows = "N" if {int, float} & {*kinds} else "PATH" if "path" in kind else "TEXT"
+        how["metavar"] = _METAVARS.get(name, follows)
     else:
         how["metavar"] = name.upper().removesuffix("S") if several else name.upper()
     if several:
