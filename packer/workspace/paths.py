@@ -169,16 +169,9 @@ class Workspace:
         # The file is in the plan's folder, so a late owner cannot write into the log of another plan.
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
 
-    def journals(self) -> list[Path]:
-        """Return the paths of the journals of all owners, that of the coordinating process first."""
-        return self._logs("journal")
-
     def _read_logs(self, name: str) -> Iterator[Any]:
-        for path in self._logs(name):
+        for path in (self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))):
             yield from read_lines(path)
-
-    def _logs(self, name: str) -> list[Path]:
-        return [self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))]
 
     @property
     def assembly(self) -> Path:
