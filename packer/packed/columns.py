@@ -1,7 +1,7 @@
 """``packer add`` and ``packer drop-field``: fields stored next to the shards of a packed dataset."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +21,8 @@ from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.layout import Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.schema import NO_CLASS, Field
-from shardspec.typing.join import DatasetKeys, JoinedColumns, join_frame, key_columns, key_fields
+from shardspec.schema import Field
+from shardspec.typing.join import DatasetKeys, join_frame, key_columns, key_fields
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
 
@@ -184,6 +184,7 @@ def add(
                 raise UsageError(option="on", expected="a field that is not replaced", found=shorten(field.name))
         changed = change_columns(workspace, manifest, gone, joined.fields, joined.columns)
         stage.advance()
+    noted = {} if file is None else file.notes
     return ColumnsResult(
         path,
         changed,
@@ -194,15 +195,7 @@ def add(
         rows=joined.rows,
         missing=joined.missing,
         unknown=joined.unknown,
-        notes=(
-            *(
-                ()
-                if file is None
-                else (note for name, note in file.notes.items() if not name or field_name(name) in names)
-            ),
-            *joined.notes,
-            *_describe_labels(joined),
-        ),
+        notes=(*(note for name, note in noted.items() if not name or field_name(name) in names), *joined.notes),
     )
 
 
@@ -247,18 +240,6 @@ def drop_field(
         changed = change_columns(workspace, manifest, gone, (), {})
         stage.advance(len(names))
     return ColumnsResult(path, changed, dropped=tuple(sorted(gone)))
-
-
-def _describe_labels(joined: JoinedColumns) -> Iterator[str]:
-    """Warn of integer labels that no class has."""
-    for field in joined.fields:
-        if field.name == "label" and field.classes is None and field.is_scalar and field.dtype[1] == "i":
-            least = np.min(joined.columns["label"], initial=NO_CLASS)
-            if least < NO_CLASS:
-                yield (
-                    f"label: some are below {NO_CLASS} (no class), such as {least}, which classification losses refuse: "
-                    "number classes from 0 on, or rename the column if it does not hold classes"
-                )
 
 
 def _keys(path: Path, manifest: Manifest, field: Field) -> DatasetKeys:

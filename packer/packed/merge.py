@@ -122,12 +122,12 @@ def merge(
         raise UsageError(expected="every packed dataset once", found=f"one twice among {', '.join(map(str, places))}")
     if classes not in CLASSES:
         raise UsageError(option="classes", expected=f"one of {', '.join(CLASSES)}", found=shorten(classes))
-    check_schemas(inputs)
-    check_sound(inputs)
+    _check_schemas(inputs)
+    _check_sound(inputs)
     if classes == "same":
-        check_classes(inputs)
-    again = {os.fspath(path): count for path, count in zip(datasets, count_repeated(inputs), strict=True) if count}
-    inputs = number_keys(inputs)
+        _check_classes(inputs)
+    again = {os.fspath(path): count for path, count in zip(datasets, _count_repeated(inputs), strict=True) if count}
+    inputs = _number_keys(inputs)
     options: dict[str, Any] = {"format": inputs[0].manifest.format if format is None else format}
     options |= {"shard_size": shard_size, "shuffle": shuffle}
     plan = plan_copy("merge", inputs, options)
@@ -147,14 +147,7 @@ def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def check_schemas(inputs: Sequence[Input]) -> None:
-    """Check that the schemas can be united (`packer.assembly.schemas`).
-
-    Raises
-    ------
-    UsageError
-        If they cannot; the message names the first dataset that does not fit those before it.
-    """
+def _check_schemas(inputs: Sequence[Input]) -> None:
     united = inputs[0].manifest.schema
     for one in inputs[1:]:
         try:
@@ -171,14 +164,8 @@ def check_schemas(inputs: Sequence[Input]) -> None:
             ) from error
 
 
-def check_sound(inputs: Sequence[Input]) -> None:
-    """Check that the sound of all datasets has one rate, which only their recipes tell.
-
-    Raises
-    ------
-    UsageError
-        If it does not.
-    """
+def _check_sound(inputs: Sequence[Input]) -> None:
+    """Check that the sound of all datasets has one rate, which only their recipes tell."""
     rates: dict[str, Input] = {}
     for one in inputs:
         for generation in one.manifest.generations if "audio" in one.manifest.schema else ():
@@ -193,14 +180,7 @@ def check_sound(inputs: Sequence[Input]) -> None:
         )
 
 
-def check_classes(inputs: Sequence[Input]) -> None:
-    """Check that labels mean the same classes in all datasets.
-
-    Raises
-    ------
-    UsageError
-        If they do not; the message names the first class that differs.
-    """
+def _check_classes(inputs: Sequence[Input]) -> None:
     first = inputs[0]
     for one in inputs[1:]:
         for known, found in zip(first.manifest.schema, one.manifest.schema, strict=True):
@@ -222,14 +202,8 @@ def _class_at(classes: Sequence[str], number: int) -> str:
     return shorten(classes[number]) if number < len(classes) else "no class"
 
 
-def number_keys(inputs: Sequence[Input]) -> list[Input]:
-    """Increase the item numbers of later inputs if keys would occur twice.
-
-    Raises
-    ------
-    UsageError
-        If they would, and a key does not have the form of a build's keys (item number, dash, ordinal).
-    """
+def _number_keys(inputs: Sequence[Input]) -> list[Input]:
+    """Increase the item numbers of later inputs if keys would occur twice."""
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
     hashes = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
@@ -265,7 +239,7 @@ def _last_item(one: Input) -> int:
     return last
 
 
-def count_repeated(inputs: Sequence[Input]) -> list[int]:
+def _count_repeated(inputs: Sequence[Input]) -> list[int]:
     """Count the samples of each dataset that an earlier dataset has, too: all values except the key are equal.
 
     Large values are read only for samples whose small fields are equal to those of a sample of another dataset. Memory

@@ -6,13 +6,14 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
@@ -30,11 +31,6 @@ DEFAULT_PORT = 8017
 _TOKEN_BYTES = 16
 _GRACE_S = 1
 _LOOK_S = 1.0
-
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _HEADERS = {
     "content-security-policy": POLICY,
@@ -79,7 +75,7 @@ class Guard:
             await refused(scope, receive, send)
             return
 
-        async def send_safely(message: MutableMapping[str, Any]) -> None:
+        async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in _HEADERS.items())]
             await send(message)

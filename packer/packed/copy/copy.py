@@ -1,24 +1,29 @@
 """``packer copy``: the files of a packed dataset in another place, local or in an object store."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.jobs.transfers import Transfers
 from packer.packed.copy.part import copy_part, is_part
 from packer.packed.copy.places import Bucket, DatasetPlace, Folder, Repository
-from packer.packed.copy.transfer import another, holds, in_threads, other_files, prepare, transfer
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
 from packer.workspace.scratch import Scratch
 from readers.staging.layout import dataset_layout
+from shardspec.entries import FileEntry
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.stores import LOG_IN, Hub, Store, local_path, names_store, open_store, writable_store
-from shardspec.wording import counted
+from shardspec.wording import counted, list_some
+
+_PARTIAL_OF = re.compile(r"\.[0-9a-f]{32}\.partial\Z")
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +141,7 @@ def _copy_part(
     if isinstance(target, Folder):
         names = sorted(target.names())
         if old is None and names and not Layout(target.root).build.exists():  # before anything is downloaded
-            raise other_files(target, names)
+            raise _other_files(target, names)
         made = copy_part(layout, target.root, choice, listener, overwrite=overwrite)
         return CopyResult(target.name, made, len(made.entries), 0)
     scratch = Scratch()
@@ -153,8 +158,11 @@ def _copy_files(
 ) -> CopyResult:
     """Copy all files of the dataset with this manifest."""
     manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
-    present = prepare(target, data, manifest, overwrite)
-    copied = transfer(source, target, manifest.entries, present, listener)
+    present, copied = _prepare(target, manifest, overwrite), 0
+    with Stage(listener, "copying", len(manifest.entries), "files") as stage:
+        for entry, done in _in_threads(lambda entry: _copy_file(source, target, entry, present), manifest.entries):
+            copied += done
+            stage.advance(size=entry.bytes if done else 0)
     target.commit(data)
     return CopyResult(target.name, manifest, copied, len(manifest.entries) - copied)
 
@@ -162,9 +170,9 @@ def _copy_files(
 def _check_made(target: DatasetPlace, made: Manifest, manifest: Manifest, choice: Mapping[str, str]) -> CopyResult:
     """Check the files of the dataset in the target, which must be the same part of the same dataset."""
     if not is_part(made, manifest, choice):
-        raise another(target)
+        raise _another(target)
     present = target.names()
-    for entry, right in in_threads(lambda entry: holds(target, entry, present), made.entries):
+    for entry, right in _in_threads(lambda entry: _holds(target, entry, present), made.entries):
         if not right:
             raise ShardCorruptError(
                 place=target.place(entry.name),
@@ -173,6 +181,72 @@ def _check_made(target: DatasetPlace, made: Manifest, manifest: Manifest, choice
                 hint="make the copy again with `overwrite`",
             )
     return CopyResult(target.name, made, 0, len(made.entries))
+
+
+def _prepare(target: DatasetPlace, manifest: Manifest, overwrite: bool) -> dict[str, int]:
+    """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies.
+
+    A manifest of the same files is left to be replaced.
+    """
+    present, old = target.names(), target.manifest()
+    replaced = () if old is None else Manifest.loads(old, target.place(MANIFEST_NAME)).entries
+    same_files = old is not None and replaced == manifest.entries  # as after `packer describe`
+    if old is not None and not same_files and not overwrite:
+        raise _another(target)
+    names = {entry.name for entry in manifest.entries}
+    stale = [name for name in present if _PARTIAL_OF.sub("", name) in names and name not in names]
+    stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
+    others = sorted(present.keys() - names - {*stale, MANIFEST_NAME, *target.besides})
+    if others and not same_files:
+        raise _other_files(target, others)
+    if stale:
+        target.delete(stale)
+    if old is not None and not same_files:
+        target.delete([MANIFEST_NAME])  # last: without it, the files of the replaced dataset would look like others
+    return present
+
+
+def _other_files(target: DatasetPlace, names: Sequence[str]) -> UsageError:
+    """Return the error about files in the target that belong to no dataset."""
+    return UsageError(
+        place=target.name,
+        expected="a place that is new, empty, or holds this copy",
+        found=list_some(names),
+        hint="choose another place",
+    )
+
+
+def _another(target: DatasetPlace) -> UsageError:
+    """Return the error about another dataset in the target."""
+    return UsageError(
+        place=target.name, expected="a new place", found="another dataset", hint="choose another, or `overwrite`"
+    )
+
+
+def _holds(place: DatasetPlace, entry: FileEntry, present: Mapping[str, int]) -> bool:
+    """Return whether a file is in a place with the right size and digest."""
+    return present.get(entry.name) == entry.bytes and place.digest(entry.name) == entry.sha256
+
+
+def _in_threads(work: Callable[[FileEntry], bool], entries: Iterable[FileEntry]) -> Iterator[tuple[FileEntry, bool]]:
+    """Call a function for each file in a few threads, and yield the results as they come."""
+    with closing(Transfers[FileEntry, bool](work)) as transfers:
+        for entry in entries:
+            transfers.add(entry)
+        yield from transfers.results()
+
+
+def _copy_file(source: DatasetPlace, target: DatasetPlace, entry: FileEntry, present: Mapping[str, int]) -> bool:
+    """Copy one file, and return whether that was necessary."""
+    if _holds(target, entry, present):
+        return False
+    try:
+        target.write(entry, source)
+    except ShardCorruptError:
+        if isinstance(source, Folder):
+            raise
+        target.write(entry, source)  # a flipped bit on the way; the same digest again is the store's
+    return True
 
 
 def _source(dataset: str | os.PathLike[str], options: Mapping[str, Any] | None) -> DatasetPlace:

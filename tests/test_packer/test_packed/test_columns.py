@@ -260,15 +260,6 @@ def test_unsigned_labels_cannot_be_missing(tmp_path: Path) -> None:
         packer.add(tmp_path / "ds", {"key": ["a"], "label": np.ones(1, np.uint8)}, allow_missing=True, **QUIET)
 
 
-def test_labels_below_that_of_no_class_are_named(tmp_path: Path) -> None:
-    schema = Schema(tuple(field for field in face_schema() if field.name not in ("score", "label")))
-    columns = face_columns(2)
-    write_dataset(tmp_path / "ds", "npy", schema, {name: columns[name] for name in schema.names})
-    (note,) = packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -2]}, **QUIET).notes
-    assert note.startswith("label: some are below -1 (no class), such as -2, which classification losses refuse")
-    assert not packer.add(tmp_path / "ds", {"key": columns["key"], "label": [1, -1]}, replace=True, **QUIET).notes
-
-
 def test_jobs_over_a_dataset_carry_its_columns(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds", "parquet")
     packer.add(tmp_path / "ds", table_of(keys), **QUIET)
@@ -311,20 +302,6 @@ def test_two_datasets_with_columns_are_merged_whatever_came_first(tmp_path: Path
     assert Layout(tmp_path / "a").load().digest == Layout(tmp_path / "b").load().digest
     packer.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **REPACK)
     assert open_dataset(tmp_path / "out").column("y").tolist() == [*range(ROWS)] * 2
-
-
-def test_the_order_of_a_history_leaves_no_trace_but_its_outcome_counts(tmp_path: Path) -> None:
-    keys = without_score(tmp_path / "ds")
-    before = Layout(tmp_path / "ds").load().digest
-    first = packer.add(tmp_path / "ds", {"key": keys, "x": np.arange(ROWS)}, **QUIET).manifest.digest
-    second = packer.add(tmp_path / "ds", {"key": keys, "x": np.ones(ROWS)}, replace=True, **QUIET).manifest.digest
-    assert len({before, first, second}) == 3
-    assert (
-        packer.add(tmp_path / "ds", {"key": keys, "x": np.arange(ROWS)}, replace=True, **QUIET).manifest.digest == first
-    )
-    stamp = (tmp_path / "ds" / "manifest.json").stat().st_mtime_ns
-    packer.add(tmp_path / "ds", {"key": keys, "x": np.arange(ROWS)}, replace=True, **QUIET)
-    assert (tmp_path / "ds" / "manifest.json").stat().st_mtime_ns == stamp  # the same values again change nothing
 
 
 def test_open_readers_go_on_or_say_that_the_dataset_changed(tmp_path: Path) -> None:

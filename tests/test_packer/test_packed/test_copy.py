@@ -48,7 +48,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("format", ["lmdb", "npy", "webdataset"])
+@pytest.mark.parametrize("format", ["npy", "webdataset"])
 def test_a_dataset_goes_to_a_bucket_and_back(server: StoreServer, tmp_path: Path, format: str) -> None:
     write_faces(tmp_path / "faces", 12, format)
     url = server.url(f"ünd/{format} 1+2%")

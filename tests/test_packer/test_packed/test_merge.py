@@ -19,7 +19,7 @@ from support.steps_over_packed import mirror_twice
 from torch.utils.data import DataLoader
 
 import packer
-from packer import build, find_leaks, merge, split, verify
+from packer import build, merge, split, verify
 from packer.cli import main
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
@@ -174,14 +174,6 @@ def test_names_of_classes_are_compared_in_one_unicode_form(tmp_path: Path) -> No
         assert read_all(tmp_path / paths)["label"].tolist() == labels
 
 
-def test_minus_one_is_no_known_class_and_any_other_number_without_a_name_is_a_fault(tmp_path: Path) -> None:
-    write_labelled(tmp_path / "a", "npy", ("fake", "real"), [1, -1, 0, 2, -2])
-    problems = verify(tmp_path / "a", deep=True, progress=False).problems
-    assert [text.partition("field 'label': ")[2] for text in problems] == [
-        f"expected a class of 0 to 1, or -1 for none, found {label}" for label in (2, -2)
-    ]
-
-
 def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
     write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
@@ -277,22 +269,6 @@ def test_samples_that_are_there_twice_are_counted(tmp_path: Path, capsys: pytest
     assert made.to_json()["repeated"] == made.repeated
     assert main(["merge", *map(str, (parts[0], whole, parts[1], tmp_path / "out")), "--quiet"]) == 0
     assert f"warning: 2 samples of {whole} " in capsys.readouterr().out  # found finished, and said all the same
-
-
-def test_a_sample_is_known_by_its_values_and_not_by_its_name_or_key(tmp_path: Path) -> None:
-    a, b = (write_pixels(tmp_path / name, values) for name, values in [("a", [1, 2, 3]), ("b", [4, 5, 6])])
-    assert merge([a, b], tmp_path / "ab", **QUIET).repeated == {}
-    merge([b, a], tmp_path / "ba", **QUIET)
-    assert merge([tmp_path / "ba", a], tmp_path / "baa", **QUIET).repeated == {str(a): 3}  # under other keys
-
-
-def test_samples_of_one_frame_in_two_parts_are_not_the_same(tmp_path: Path) -> None:
-    write_images(tmp_path / "in", ["0.jpg", "1.jpg", "2.jpg"])
-    build(tmp_path / "in", tmp_path / "whole", steps=["decode", mirror_twice], **QUIET)
-    split(tmp_path / "whole", tmp_path / "parts", folds=2, seed=1, **QUIET)
-    parts = [tmp_path / "parts" / "fold-0", tmp_path / "parts" / "fold-1"]
-    assert find_leaks(parts, by="source", progress=False).found  # or this test would show nothing
-    assert merge(parts, tmp_path / "out", **QUIET).repeated == {}
 
 
 def test_samples_of_two_writers_are_the_same_if_their_values_are(tmp_path: Path) -> None:

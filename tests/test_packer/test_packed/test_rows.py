@@ -1,6 +1,5 @@
 """Rows of packed datasets: which shards stay open, and what grouping takes."""
 
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from support.packed_files import read_all, write_faces
 
 from packer.assembly import packed_rows as rows_module
 from packer.assembly import plan as plan_module
-from packer.assembly.groups import _digests, _number, read_groups
+from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import write_index
 from shardspec.columns import Columns, IntArray
@@ -88,15 +87,3 @@ def test_groups_of_numbers_have_the_names_that_python_gives_them(tmp_path: Path)
     expected = read_all(tmp_path / "data")["score"]
     groups = read_groups(tmp_path / "data", "score")
     assert [groups.names[number] for number in groups.of_row.tolist()] == [str(value) for value in expected.tolist()]
-
-
-def test_telling_values_apart_takes_little_memory_a_row() -> None:
-    rows = 200_000
-    column = _digests([b"%d" % (number % 150_000) for number in range(rows)])
-    tracemalloc.start()
-    first, numbers = _number(column)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert np.array_equal(first, np.arange(150_000))
-    assert np.array_equal(numbers, np.arange(rows) % 150_000)
-    assert most / rows < 80

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builds import QUIET
 from support.command import run_packer
-from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
+from support.datasets import assert_same, encode, face_schema, write_dataset
 from support.errors import raises
 from support.listeners import Listener
 from support.packed_files import face_columns, read_all, write_faces
@@ -22,10 +22,8 @@ import packer
 from packer import find_leaks, merge, split, verify
 from packer.cli import main
 from packer.packed.split.split import check_ratios, parse_ratios
-from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import Layout, describe_file
-from shardspec.schema import Schema
 from shardspec.splits.assignment import assign_groups
 
 RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -47,13 +45,6 @@ def test_assignment_is_whole_repeatable_and_about_as_wanted(sizes: list[int], se
         got = sum(size for size, split in zip(sizes, chosen, strict=True) if split == name)
         # A split is filled while it lacks samples, so it exceeds its share by one group at most.
         assert got <= ratio * sum(sizes) + max(sizes)
-
-
-def test_many_even_groups_meet_the_ratios_to_the_sample() -> None:
-    names = [str(number) for number in range(1000)]
-    chosen = assign_groups(names, [7] * 1000, RATIOS, 0)
-    assert {name: chosen.count(name) for name in RATIOS} == {"train": 800, "val": 100, "test": 100}
-    assert assign_groups(names, [7] * 1000, RATIOS, 1) != chosen
 
 
 @given(
@@ -314,17 +305,6 @@ def test_many_parts_have_one_progress(tmp_path: Path, parts: int) -> None:
     assert seen.messages == []
 
 
-def test_what_differs_is_named_without_digests(tmp_path: Path) -> None:
-    _write(tmp_path / "in")
-    split(tmp_path / "in", tmp_path / "out", by="source", **QUIET)
-    with raises(
-        UsageError,
-        expected="a new or empty folder",
-        found="a packed dataset (made by another plan: option seed: was 0, now 4)",
-    ):
-        split(tmp_path / "in", tmp_path / "out", by="source", seed=4, **QUIET)
-
-
 def test_one_value_for_all_and_class_names_as_folders(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", 6)
     parts = split(tmp_path / "in", tmp_path / "out", into="label", **QUIET).parts
@@ -361,31 +341,6 @@ def test_more_values_than_datasets_are_refused(tmp_path: Path) -> None:
     ):
         split(tmp_path / "in", tmp_path / "out", into="number", **QUIET)
     assert not (tmp_path / "out").exists()
-
-
-def test_readers_part_groups_as_the_command_does(tmp_path: Path) -> None:
-    """220 samples of eleven videos of very different lengths: shares are of samples, and both classes are in both parts."""
-    sizes = [60, 40, 30, 25, 20, 15, 10, 8, 6, 4, 2]
-    video = np.repeat(np.arange(len(sizes)), sizes)
-    schema = Schema(
-        (text("key"), text("source"), fixed("video", "<i4"), fixed("label", "<i8", classes=("real", "fake")))
-    )
-    columns = {
-        "key": [f"{number:08d}-000000" for number in range(220)],
-        "source": [f"{number}.mp4" for number in video],
-        "video": video.astype(np.int32),
-        "label": (video % 3 == 0).astype(np.int64),
-    }
-    write_dataset(tmp_path / "all", "npy", schema, columns)
-    for by, seed in itertools.product(("source", "video"), range(4)):
-        train, val = open_dataset(tmp_path / "all").split([0.8, 0.2], seed, by)
-        out = tmp_path / f"{by}-{seed}"
-        command = ("split", tmp_path / "all", out, "--by", by, "--ratios", "train=0.8,val=0.2", "--seed", seed)
-        run_packer(*command)
-        for part, name in ((train, "train"), (val, "val")):
-            assert open_dataset(out / name).column("key") == part.column("key")
-        assert abs(len(val) - 44) <= 3
-        assert set(train.column("label")) == set(val.column("label")) == {0, 1}
 
 
 def test_a_part_far_from_its_ratio_is_warned_of(tmp_path: Path) -> None:

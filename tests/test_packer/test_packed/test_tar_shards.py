@@ -1,7 +1,6 @@
 """Tar files from the command line: built, read by the webdataset package and by our readers, and packed on."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +8,7 @@ from support.builds import write_images
 from support.command import run_packer
 from support.tar_streams import stream_tars
 
-import packer
-from readers import Loader, WebDatasetDataset, open_dataset
-from shardspec.errors import UsageError
+from readers import WebDatasetDataset, open_dataset
 
 NAMES = [f"{label}/{number:02d}.png" for label in ("cat", "dog") for number in range(6)]
 OPTIONS = ("--size", 24, "--resize", "exact", "--label-from", "folder", "--shard-size", "4kB", "--engine", "inline")
@@ -57,20 +54,3 @@ def test_the_command_converts_splits_merges_and_verifies_them(tars: Path, tmp_pa
     for key, sample in rows[0].items():
         for name, value in sample.items():
             assert np.array_equal(value, rows[1][key][name]), name
-
-
-def test_a_loader_reads_them_as_it_reads_other_formats(tars: Path, tmp_path: Path) -> None:
-    packer.convert(tars, tmp_path / "npy", format="npy", engine="inline", progress=False)
-
-    def read(root: Path) -> list[Any]:
-        loader = Loader(open_dataset(root, fields=["image", "label"]), batch_size=5, seed=3)
-        return [{name: values.clone() for name, values in batch.items()} for batch in loader]
-
-    for ours, theirs in zip(read(tars), read(tmp_path / "npy"), strict=True):
-        assert all((ours[name] == theirs[name]).all() for name in theirs)
-
-
-def test_the_class_refuses_other_formats(tars: Path, tmp_path: Path) -> None:
-    packer.convert(tars, tmp_path / "npy", format="npy", engine="inline", progress=False)
-    with pytest.raises(UsageError, match="expected a dataset of format 'webdataset', found 'npy': use NpyDataset"):
-        WebDatasetDataset(tmp_path / "npy")

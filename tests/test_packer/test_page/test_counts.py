@@ -60,17 +60,6 @@ def test_texts_and_classes_are_counted_by_value_with_any_quotes(tmp_path: Path) 
         assert len(dataset.select(bar.where)) == bar.count, bar.where
 
 
-def test_values_marked_as_missing_are_in_no_bar(tmp_path: Path) -> None:
-    schema = Schema((fixed("age", "<f8"), fixed("age_valid", "|b1")))
-    values = {"age": np.array([0.0, 31.5, 70.0]), "age_valid": np.array([False, True, True])}
-    write_dataset(tmp_path / "d", "npy", schema, values)
-    dataset = BrowsedDataset(tmp_path / "d")
-    found = spread(dataset, "age")
-    assert sum(bar.count for bar in found.bars) == 2
-    assert found.note == "1 samples without a value"
-    assert sum(len(dataset.select(bar.where)) for bar in found.bars) == 2
-
-
 @pytest.mark.parametrize("value", [0.0, -0.1, 1e-30, 3e38])
 def test_one_fraction_is_a_value_not_a_range(tmp_path: Path, value: float) -> None:
     schema = Schema((fixed("x", "<f4"), fixed("x_valid", "|b1")))
@@ -92,31 +81,3 @@ def test_rows_are_sorted_by_any_small_field_equal_ones_in_their_order(tmp_path: 
     orders = {sort: dataset.select("", sort).rows().tolist() for sort in ("name", "-name", "x", "-x")}
     assert orders == {"name": [1, 3, 0, 2], "-name": [2, 0, 1, 3], "x": [0, 3, 2, 1], "-x": [2, 0, 3, 1]}
     assert dataset.select("x <= 1", "-name").rows().tolist() == [0, 3]
-
-
-@given(
-    st.sampled_from(("|b1", "<i8", "<u8", "<f2", "<f8")).flatmap(
-        lambda dtype: arrays.arrays(np.dtype(dtype), st.integers(0, 90), elements=None, fill=st.nothing())
-    ),
-    st.randoms(use_true_random=False),
-    st.booleans(),
-)
-def test_pages_of_a_selection_are_those_of_all_rows_sorted_at_once(
-    values: np.ndarray[Any, Any], random: Any, descending: bool
-) -> None:
-    values = np.concatenate([values, values[: len(values) // 2]])  # equal ones
-    chosen = np.array([random.random() < 0.7 for _ in values], np.bool_)
-    found = Selection(len(values), np.flatnonzero(chosen), values, descending)
-    rows = np.flatnonzero(chosen).tolist()
-    numbers = [row for row in rows if values[row] == values[row]]
-    expected = sorted(numbers, key=lambda row: values[row], reverse=descending)  # a stable sort, either way
-    expected += [row for row in rows if values[row] != values[row]]
-    assert len(found) == len(expected)
-    assert found.rows().tolist() == expected
-    for start in range(0, len(expected), 7):
-        assert found.rows(start, start + 7).tolist() == expected[start : start + 7]
-    assert [found.place(row) for row in expected] == list(range(len(expected)))
-    assert [found.place(row) for row in (-1, len(values), *np.flatnonzero(~chosen)[:1].tolist())].count(None) >= 2
-    stored = Selection(len(values), np.flatnonzero(chosen))
-    assert stored.rows(3, 9).tolist() == rows[3:9]
-    assert [stored.place(row) for row in rows] == list(range(len(rows)))
