@@ -112,12 +112,12 @@ class TestPacked:
         for name in ("a.mp4", "b.mp4"):
             shutil.copy(folder / "original.mp4", tmp_path / "in" / name)
         how = ("--preset", "faces", "--size", 64, "--encode", "png", "--quiet")
-        for name, workers in (("1", ()), ("2", ("--workers", 2))):
+        for name, workers in (("1", ("--engine", "inline")), ("2", ("--workers", 2))):
             done = run_packer("build", tmp_path / "in", tmp_path / name, *how, "--frames", 4, "--refill", *workers)
             assert done.stdout.splitlines()[1:] == ["2 sampled frames without a face replaced by a nearby frame"]
         assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
         check_whole(tmp_path / "1")
-        run_packer("build", tmp_path / "in", tmp_path / "all", *how, "--limit", 1)
+        run_packer("build", tmp_path / "in", tmp_path / "all", *how, "--limit", 1, "--engine", "inline")
         whole = {int(sample["frame"]): sample for sample in read_samples(tmp_path / "all")}
         taken = [sample for sample in read_samples(tmp_path / "1") if sample["source"] == "a.mp4"]
         assert [int(sample["frame"]) for sample in taken] == TAKEN
@@ -137,7 +137,6 @@ class TestPacked:
         result = build(folder, tmp_path / "out", frames=4)
         assert result.refilled is None
         assert frames_of(tmp_path / "out", "original.mp4") == [5, 25]
-        assert "refill" not in Layout(tmp_path / "out").load().generations[0].recipe
 
     def test_a_forgery_follows_its_original_and_its_mask_belongs_to_the_frame(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

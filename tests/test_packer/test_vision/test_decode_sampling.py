@@ -20,16 +20,6 @@ def test_spread_takes_the_middles_of_equal_shares(count, frames):
     assert wanted < count or chosen.tolist() == list(range(count))
 
 
-def test_spread_by_hand():
-    assert spread(100, 4).tolist() == [12, 37, 62, 87]
-    assert spread(3, 1).tolist() == [1]
-
-
-def test_every():
-    taken = Sampling(every=3).choose(np.arange(8) / 25, [False] * 8, 8, FrameClock(), math.inf)
-    assert np.flatnonzero(taken).tolist() == [0, 3, 6]
-
-
 @pytest.mark.parametrize(("fps", "indices"), [(5, [0, 5, 10]), (10, [0, 3, 5, 8, 10]), (100, list(range(12)))])
 def test_fps_takes_the_first_frame_at_or_after_each_tick(fps, indices):
     taken = Sampling(fps=fps).choose((np.arange(12) / 25 + 7.3).tolist(), [False] * 12, 12, FrameClock(), math.inf)
@@ -77,11 +67,6 @@ def test_fps_counts_the_frames_that_a_constant_rate_leaves_out():
     clock = FrameClock.of_times(times, 1 / 25, [25.0])
     taken = Sampling(fps=12.5).choose(times.tolist(), [False] * 10, 10, clock, math.inf)
     assert np.flatnonzero(taken).tolist() == [0, 2, 3, 4, 6, 8, 9]
-
-
-def test_keyframes():
-    taken = Sampling(keyframes=True).choose([0, 1, 2, 3], [True, False, False, True], 4, FrameClock(), math.inf)
-    assert np.flatnonzero(taken).tolist() == [0, 3]
 
 
 def nearest_by_hand(times, fps, end):
