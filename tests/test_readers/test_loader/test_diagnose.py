@@ -29,7 +29,7 @@ def test_a_slow_transform(raw_path):
     loader = Loader(open_dataset(raw_path), 5, sample_transform=slow)
     found = diagnose(loader, lambda batch: None, batches=8)
     assert found.verdict.startswith("The loader is the limit")
-    assert "Transforms take 2" in found.verdict
+    assert "Transforms take " in found.verdict
     assert found.transform_s > 0.019
     assert found.waiting > 0.5
 
