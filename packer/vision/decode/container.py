@@ -1,9 +1,11 @@
 """Open a video file, find its video stream, and compare what the file announces with what it contains."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from os import SEEK_END, fsdecode
 from types import MappingProxyType
+from typing import NamedTuple
 
 import av
 import av.audio.stream
@@ -26,6 +28,11 @@ _NOT_REPEATABLE = {"cfhd": "CineForm"}
 # The largest block that libav allocates. It refuses a larger request, as from a damaged index, as if memory were out.
 _AV_BYTES = 2**31 - 1
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
+# MPEG transport streams (ISO/IEC 13818-1, 2.4.3.2).
+_TS_PACKET_BYTES = (188, 192, 204)  # the last two with a timestamp or a checksum
+_TS_HEADER_BYTES = 4
+_TS_SYNC = 0x47
+_TS_HAS_PAYLOAD = 0x10
 _MISSING_S = 0.5  # seconds by which a container may announce more than it holds: rounding, and what muxers add
 _MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 
@@ -153,6 +160,52 @@ def _has_all_entries(
             return bool(file.seek(0, SEEK_END) >= size)
     with _open(source, {"ignore_editlist": "1"}) as whole:
         return bool(len(whole.streams[stream.index].index_entries) >= stream.frames)
+
+
+class PacketPosition(NamedTuple):
+    """A packet in the file; `corrupt` is set by the container."""
+
+    offset: int | None
+    dts: int | None
+    duration: int | None
+    key: bool
+    corrupt: bool
+
+
+def find_cut_off(source: Input, places: list[PacketPosition]) -> Iterator[int]:
+    """Yield the places of the packets that the container calls corrupt, but not those before a joint.
+
+    libavformat flags the frame before the one whose bytes are corrupt if it parses the stream, so both are yielded.
+    """
+    for place in (index for index, found in enumerate(places) if found.corrupt):
+        near = places[place : place + 3]
+        if not any(_is_joint(source, near[0].offset, last, first) for last, first in pairwise(near)):
+            yield from range(place, min(place + 2, len(places)))
+
+
+def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: PacketPosition) -> bool:
+    """Return whether two MPEG transport streams are joined between two packets, `last` and `first`.
+
+    The numbers of the stream's packets in the file jump there. If they jump anywhere else after `begin`, or if there is
+    time for a frame in between, packets are lost.
+    """
+    end = first.offset
+    if begin is None or end is None or end <= begin or not first.key or last.dts is None or first.dts is None:
+        return False
+    if first.dts - last.dts >= 2 * (last.duration or 0):
+        return False
+    with open_input(source) as file:
+        file.seek(begin)
+        data = file.read(end + _TS_HEADER_BYTES - begin)
+    size = next((size for size in _TS_PACKET_BYTES if set(data[::size]) == {_TS_SYNC}), 0)
+    if not size:
+        return False
+    numbers = []
+    for at in range(0, len(data), size):
+        of_stream = (data[at + 1] ^ data[1]) & 0x1F == 0 and data[at + 2] == data[2]
+        if of_stream and data[at + 3] & _TS_HAS_PAYLOAD:
+            numbers.append((at, data[at + 3] & 0x0F))
+    return [at for (_, a), (at, b) in pairwise(numbers) if (b - a) % 16 != 1] == [end - begin]
 
 
 def _has_memory() -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from packer.vision.decode.container import describe_missing, has_timestamps, open_video
+from packer.vision.decode.container import PacketPosition, describe_missing, find_cut_off, has_timestamps, open_video
 from packer.vision.decode.limits import Input, VideoError
 from packer.vision.decode.sampling import FrameClock
 from packer.vision.faults import may_pass
@@ -133,8 +133,7 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
     with container:
         timed, shown = has_timestamps(container), _ShownPackets(stream)
         rows: list[_Row] = []
-        durations: list[int | None] = []
-        cut_off: set[int] = set()
+        places: list[PacketPosition] = []
         read, end, due, damage = 0, Fraction(0), None, None
         stopped: av.error.FFmpegError | None = None
         try:
@@ -145,9 +144,9 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
                     continue
                 if shown(packet) and not packet.is_discard:
                     rows.append((packet.pts if timed else None, packet.is_keyframe, read))
-                durations.append(packet.duration)
-                if packet.is_corrupt:  # libavformat flags the one before the corrupt bytes if it parses the stream
-                    cut_off |= {read, read + 1}
+                places.append(
+                    PacketPosition(packet.pos, packet.dts, packet.duration, packet.is_keyframe, packet.is_corrupt)
+                )
                 due = packet.dts if due is None else max(due, packet.dts or due)
                 read += 1
         except MemoryError:  # also one of libav's own errors
@@ -163,9 +162,11 @@ def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegErro
             )
         if damage is not None and due is not None:
             rows = [row for row in rows if row[0] is None or row[0] <= due]
-        span, held = (start, end), frozenset(place for place in cut_off if place < read)
-        timeline = _timeline(stream, rows, durations, span, damage, held, timed=timed, packed=shown.packed)
-        return timeline, stopped
+        cut_off = frozenset(find_cut_off(source, places))
+        durations = [place.duration for place in places]
+        return _timeline(
+            stream, rows, durations, (start, end), damage, cut_off, timed=timed, packed=shown.packed
+        ), stopped
 
 
 def _timeline(
