@@ -87,11 +87,6 @@ class KeepHull(Painting[None]):
         size).
     """
 
-    def __init__(
-        self, p: float = 0.3, fill: Fill = 0, fill_mask: int | None = None, masks: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(p, fill, fill_mask, masks)
-
     def painter(self, sample: Sample, params: None) -> Painter:
         """Return the function that paints outside the hull."""
         polygons = _convex(get_field(sample, "hull", "KeepHull"))

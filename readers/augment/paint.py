@@ -40,7 +40,9 @@ class Painting(Transform[Params]):
         Fields that count as masks (`Transform`).
     """
 
-    def __init__(self, p: float, fill: Fill, fill_mask: int | None, masks: Sequence[str] | None) -> None:
+    def __init__(
+        self, p: float = 0.3, fill: Fill = 0, fill_mask: int | None = None, masks: Sequence[str] | None = None
+    ) -> None:
         super().__init__(p, masks)
         self.fill = check_fill(fill, type(self).__name__)
         self.fill_mask = fill_mask

@@ -17,9 +17,7 @@ from benchmarks.data import Source, make_source
 from benchmarks.measure import summarise
 from benchmarks.memory_group import NoMemoryGroupError, memory_group
 from benchmarks.tables import reading_table
-from readers.augment import Compose, Normalize, RandAugment
 from readers.formats.machine import usable_memory
-from readers.seeding import sample_rng
 from shardspec.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
@@ -99,28 +97,6 @@ def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
         pytest.skip(str(error))
     assert (usable_memory(), Path("/proc/self/cgroup").read_text()) == (before, groups)
     assert not group.exists()
-
-
-@pytest.mark.parametrize("wrong", ["exchanged", "zoomed", "recipe", ""])
-def test_points_may_move_with_their_image(tmp_path: Path, wrong: str) -> None:
-    make_source(tmp_path, ("raw",), {"raw": 8, "jpeg": 8})
-    source = Source(tmp_path, "raw")
-    augment = Compose([RandAugment(4), Normalize()])
-    samples = [{"image": source.pixels(row), "landmarks": source.landmarks[row]} for row in range(8)]
-    moved = [augment(sample, sample_rng(0, 0, row)) for row, sample in enumerate(samples)]
-    batch = {name: np.stack([sample[name] for sample in moved]) for name in moved[0]} | {"label": np.arange(8)}
-    assert not np.array_equal(batch["landmarks"], source.landmarks)
-    if wrong == "exchanged":
-        batch["landmarks"][[2, 3]] = batch["landmarks"][[3, 2]]
-    if wrong == "zoomed":
-        batch["landmarks"] *= np.float32(1.05)
-    recipe = "jitter" if wrong == "recipe" else "randaugment"
-    options = {"source": str(tmp_path), "kind": "raw", "batch": 8, "recipe": recipe}
-    if wrong:
-        with pytest.raises(ValueError, match="landmarks that are not those of their label"):
-            check_epoch([batch], options)
-    else:
-        assert check_epoch([batch], options)["samples"] == 8
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ class _BatchMix(BatchModule):
 
     keeps_range = True
 
-    def __init__(self, num_classes: int, alpha: float, p: float) -> None:
+    def __init__(self, num_classes: int, alpha: float = 1.0, p: float = 1.0) -> None:
         super().__init__()
         user = type(self).__name__
         self.num_classes = as_count(f"{user}: num_classes", num_classes, unit="class")
@@ -124,9 +124,6 @@ class BatchMixUp(_BatchMix):
         When created: if an argument is out of range. When called: if ``image`` is not a tensor (B, C, H, W), or
         ``label`` is neither (B,) nor mixed before.
     """
-
-    def __init__(self, num_classes: int, alpha: float = 1.0, p: float = 1.0) -> None:
-        super().__init__(num_classes, alpha, p)
 
     def mixed(self, batch: Batch, kept: Tensor, numbers: Tensor, owned: bool) -> tuple[Batch, Tensor]:
         """Blend the images."""

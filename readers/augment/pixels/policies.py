@@ -56,7 +56,7 @@ _UNSIGNED = ("Identity", "Posterize", "Solarize", "AutoContrast", "Equalize")
 
 
 class _Policy(PixelTransform[tuple[Change, ...]]):
-    def __init__(self, p: float, fill: Fill, fill_mask: int, masks: Sequence[str] | None) -> None:
+    def __init__(self, fill: Fill = 0, p: float = 1.0, fill_mask: int = 0, masks: Sequence[str] | None = None) -> None:
         super().__init__(p, masks)
         self.fill = check_fill(fill, type(self).__name__)
         self.fill_mask = fill_mask
@@ -166,7 +166,7 @@ class RandAugment(_Policy):
         fill_mask: int = 0,
         masks: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(p, fill, fill_mask, masks)
+        super().__init__(fill, p, fill_mask, masks)
         self.num_ops = as_count("RandAugment: num_ops", num_ops, least=0)
         self.magnitude = as_count("RandAugment: magnitude", magnitude, least=0)
         if self.magnitude >= _BINS:
@@ -192,15 +192,6 @@ class TrivialAugment(_Policy):
     UsageError
         As for `RandAugment`.
     """
-
-    def __init__(
-        self,
-        fill: Fill = 0,
-        p: float = 1.0,
-        fill_mask: int = 0,
-        masks: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(p, fill, fill_mask, masks)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Change, ...]:
         """Draw the operation and its magnitude."""
