@@ -45,7 +45,7 @@ def is_run(positions: IntArray) -> bool:
 
 
 def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any] | list[Any], at: IntArray) -> None:
-    """Assign ``out[at] = values[rows]`` with one copy. Large rows are copied without the GIL. A list gets views.
+    """Assign ``out[at] = values[rows]`` with one copy if `at` is a run. A list gets views.
 
     Parameters
     ----------
@@ -62,9 +62,6 @@ def gather(values: npt.NDArray[Any], rows: IntArray, out: npt.NDArray[Any] | lis
     if is_run(at) and out.dtype == values.dtype:
         # With "clip", take writes into `out` directly. No row is outside of the array.
         np.take(values, rows, axis=0, out=out[at[0] : at[0] + len(at)], mode="clip")
-    elif values[0].nbytes >= ROW_BY_ROW_BYTES:
-        for row, place in zip(rows.tolist(), at.tolist(), strict=True):
-            out[place] = values[row]
     else:
         out[at] = values[rows]
 

@@ -117,6 +117,12 @@ def test_damaged_bytes_give_a_image_or_an_error_that_says_so(whole, draws):
     assert found.shape == (32, 32, 3)
 
 
+def test_fill_bytes_before_markers_change_nothing():
+    filled = HEADER.replace(b"\xff\xc0", b"\xff\xff\xff\xc0") + MARKED[len(HEADER) :]
+    expected, found = (crop_jpeg(data, (100, 100, 200, 200), 3) for data in (MARKED, filled))
+    assert np.array_equal(simplejpeg.decode_jpeg(found.data), simplejpeg.decode_jpeg(expected.data))
+
+
 @pytest.mark.parametrize("code", [0x00, 0x01, 0xD0], ids=["stuffed zero", "TEM", "restart"])
 def test_codes_without_a_length_are_not_taken_for_segments(code):
     """What follows looks like a segment's length and two bytes."""
