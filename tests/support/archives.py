@@ -89,10 +89,16 @@ def rec_record(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def write_rec(path: Path, records: Mapping[int, bytes]) -> Path:
-    """``train.rec`` as ``mxnet.recordio.MXIndexedRecordIO`` writes it."""
+def write_rec(path: Path, records: Mapping[int, bytes], *, index: bool = True) -> Path:
+    """``train.rec`` and ``train.idx`` as ``mxnet.recordio.MXIndexedRecordIO`` writes them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(map(rec_record, records.values())))
+    lines, at = [], 0
+    with path.open("wb") as file:
+        for key, data in records.items():
+            lines.append(f"{key}\t{at}\n")
+            at += file.write(rec_record(data))
+    if index:
+        path.with_suffix(".idx").write_text("".join(lines))
     return path
 
 

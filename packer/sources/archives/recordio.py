@@ -1,4 +1,4 @@
-"""List MXNet's RecordIO files such as ``train.rec``, including InsightFace's face datasets. Records are counted from 0.
+"""List MXNet's RecordIO files: ``train.rec``, with or without ``train.idx``, including InsightFace's face datasets.
 
 A label that is a whole number becomes the field ``label``, and a label of several numbers becomes ``labels``.
 
@@ -12,16 +12,22 @@ no image but two such values: the end of the range of image records, and the end
 
 import math
 import struct
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from packer.sources.archives.listing import LABEL, PICKLED, Found, Place, is_pickle
 from packer.sources.archives.member import Member
 from packer.sources.contents import read_member
 from packer.sources.item import Item
+from packer.workspace.disk_list import text_list
 from shardspec.errors import ItemError
+from shardspec.wording import shorten
 
 _MAGIC = 0xCED7230A
 _RECORD = struct.Struct("<II")
@@ -30,6 +36,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _HEAD_BYTES = 4096
 """Number of bytes to read from every record, enough for the header and most labels."""
 _LABELS_MAX = 1 << 16
+_INDEX_LINE_BYTES_MAX = 1 << 10
 _FLOAT_INTEGERS_MAX = 2**24
 
 
@@ -47,34 +54,44 @@ class _Record:
 
 
 class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an error of a call
-    """The rest of a file cannot be read; the message says why."""
+    """Records cannot be read from here on; the message says why."""
 
 
 def list_records(place: Place) -> Found:
-    """List the images of one file. A damaged file ends with one reject for the rest."""
+    """List the images of one file. After damage, continue at the next indexed record. Missing records become rejects."""
     path = place.archive.path
     found = Found()
+    index = _Index.read(path.with_suffix(".idx"))
+    faces = False
     with path.open("rb") as file:
+        end = place.bytes
         at, number = 0, 0
-        while at < place.bytes:
+        while at < end:
             try:
-                record = _read_record(file, at, place.bytes)
+                record = _read_record(file, at, end)
             except _Damage as damage:
                 found.items.append(place.rest(str(damage)))
-                break
-            name = str(number)
+                at = index.following(at, end)
+                continue
+            named = index.take(at)
+            name = str(number) if named is None else named
             number += 1
             at = record.pieces[-2] + record.pieces[-1]
             at += -(at - record.start) % 4
             try:
-                label, start = _read_header(path, record, place.bytes)
+                label, start = _read_header(path, record, end)
             except ItemError as error:
                 found.items.append(place.item(name, reject=str(error)))
                 continue
             if start == record.size and len(label) == 2:  # no image: InsightFace's ranges
-                found.numbers_people |= record.start == 0
+                faces |= record.start == 0
                 continue
-            found.items.append(_item(place, name, record, label[:1] if found.numbers_people else label, start))
+            found.items.append(_item(place, name, record, label[:1] if faces else label, start))
+    found.numbers_people = faces
+    for name, start in index.left():
+        there = f"the end of the file at byte {end}: cut off" if start >= end else "no complete one: damaged"
+        reason = f"expected a record at byte {start} according to the index, found {there}, or the index is wrong"
+        found.items.append(place.item(name, reject=reason))
     return found
 
 
@@ -146,3 +163,56 @@ def _cut(pieces: Sequence[int], start: int, stop: int) -> list[int]:
         found += [offset + first, last - first] if last > first else []
         start, stop = start - size, stop - size
     return found
+
+
+class _Index:
+    """Maps the offset of each record to its key, with a few numbers per record in memory.
+
+    Parameters
+    ----------
+    starts : sequence of int
+        Offsets of the records, in the order of the index.
+    """
+
+    def __init__(self, starts: "array[int]", names: Sequence[str]) -> None:
+        given = np.frombuffer(starts, np.int64)
+        ordered, self._lines = np.unique(given, return_index=True)  # of equal offsets, the first
+        self._starts = array("q", ordered.tobytes())
+        self._names = names
+        self._taken = np.zeros(len(given), np.bool_)
+
+    @classmethod
+    def read(cls, path: Path) -> "_Index":
+        """Read an index file; without a file there are no keys."""
+        starts, names = array("q"), text_list()
+        try:
+            with path.open("rb") as file:
+                while line := file.readline(_INDEX_LINE_BYTES_MAX):
+                    cells = line.split()
+                    if len(cells) == 2 and cells[1].isdigit() and len(cells[1]) < 19:
+                        starts.append(int(cells[1]))
+                        names.append(shorten(cells[0].decode("utf-8", "replace")).strip("'\""))
+        except FileNotFoundError:
+            pass
+        return cls(starts, names)
+
+    def take(self, start: int) -> str | None:
+        """Return the key of the record at an offset, and mark it as found. Return None if the record has no key."""
+        at = bisect_left(self._starts, start)
+        if at == len(self._starts) or self._starts[at] != start:
+            return None
+        line = int(self._lines[at])
+        self._taken[line] = True
+        return self._names[line]
+
+    def following(self, start: int, end: int) -> int:
+        """Return the offset of the first indexed record after `start`; `end` if there is none."""
+        at = bisect_right(self._starts, start)
+        return end if at == len(self._starts) else self._starts[at]
+
+    def left(self) -> Iterator[tuple[str, int]]:
+        """Yield the key and the expected offset of each record that was not found, in the order of the index."""
+        for at in np.argsort(self._lines).tolist():
+            line = int(self._lines[at])
+            if not self._taken[line]:
+                yield self._names[line], self._starts[at]

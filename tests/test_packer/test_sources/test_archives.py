@@ -379,11 +379,11 @@ def test_faces_of_insightface(tmp_path: Path) -> None:
 
 
 def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
-    """The magic number inside an image cuts its record."""
+    """The magic number inside an image cuts its record; without an index, records are counted."""
     picture = encoded(3)
     inside = picture[:2] + b"\xff\xfe" + (2 + 64).to_bytes(2, "big") + b"xx" * 1 + REC_MAGIC * 15 + b"yy" + picture[2:]
     records = {0: rec_header(2, 0, encoded(0)), 1: rec_header(1, 1, inside), 2: rec_header(2, 2, b"\x80\x04pickled")}
-    write_rec(tmp_path / "a.rec", records)
+    write_rec(tmp_path / "a.rec", records, index=False)
     found = build(tmp_path / "a.rec", tmp_path / "out", max_rejects=0.5)
     assert [(sample["source"], sample["label"]) for sample in found] == [("a.rec!0", 2), ("a.rec!1", 1)]
     assert rejects(tmp_path / "out").keys() == {"a.rec!2"}
@@ -394,6 +394,17 @@ def test_records_in_pieces_and_labels_of_all_kinds(tmp_path: Path) -> None:
     assert "label" not in boxes.schema
     write_rec(tmp_path / "c.rec", {n: rec_header(n + 0.5 * n, n, encoded(n)) for n in range(2)})
     assert [sample["value"] for sample in build(tmp_path / "c.rec", tmp_path / "values")] == [0.0, 1.5]
+
+
+def test_an_index_of_another_file_is_refused_record_by_record(tmp_path: Path) -> None:
+    write_rec(tmp_path / "a.rec", {n: rec_header(n, n, encoded(n)) for n in range(3)})
+    (tmp_path / "a.idx").write_text("0\t0\n7\t12\nno index\n9\t99999999\n")
+    found = build(tmp_path / "a.rec", tmp_path / "out", max_rejects=0.9)
+    assert len(found) == 3
+    reasons = rejects(tmp_path / "out")
+    assert reasons.keys() == {"a.rec!7", "a.rec!9"}
+    assert "at byte 12 according to the index, found no complete one" in reasons["a.rec!7"]
+    assert "at byte 99999999 according to the index, found the end of the file at byte" in reasons["a.rec!9"]
 
 
 def test_parquet_with_images(tmp_path: Path) -> None:

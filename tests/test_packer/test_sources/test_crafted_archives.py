@@ -95,6 +95,10 @@ def test_changed_bytes_give_items_or_rejects(name: str, archives: Any, data: st.
     stop = data.draw(st.one_of(st.just(len(broken)), st.integers(0, len(broken))))
     crafted = path.with_name(f"crafted-{path.name}")
     crafted.write_bytes(broken[:stop])
+    if path.with_suffix(".idx").exists() and data.draw(st.booleans()):
+        crafted.with_suffix(".idx").write_bytes(path.with_suffix(".idx").read_bytes())
+    else:
+        crafted.with_suffix(".idx").unlink(missing_ok=True)
     read_all(list_file(crafted, list_one))
 
 
@@ -236,10 +240,23 @@ def test_a_sample_of_very_many_members_is_a_reject(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", [1, 7, 1 << 20, 2**32 - 1])
 def test_a_label_longer_than_its_record_is_a_reject(tmp_path: Path, flag: int) -> None:
     header = flag.to_bytes(4, "little") + bytes(20)
-    path = write_rec(tmp_path / "a.rec", {0: header, 1: rec_header(3, 1, encoded(1))})
+    path = write_rec(tmp_path / "a.rec", {0: header, 1: rec_header(3, 1, encoded(1))}, index=False)
     first, last = list_file(path, list_records).items
     assert "numbers of its label" in str(first.reject)
     assert (last.reject, last.columns) == (None, {"cls": 3})
+
+
+def test_records_after_damage_are_found_by_the_index(tmp_path: Path) -> None:
+    path = write_rec(tmp_path / "a.rec", {n: rec_header(n, n, encoded(n)) for n in range(5)})
+    data = bytearray(path.read_bytes())
+    second = int(path.with_suffix(".idx").read_text().splitlines()[1].split()[1])
+    data[second] ^= 1
+    path.write_bytes(data)
+    found = {item.name: item.reject for item in list_file(path, list_records).items}
+    assert [name for name, reject in found.items() if reject is None] == [f"a.rec!{n}" for n in (0, 2, 3, 4)]
+    assert {"a.rec!1", "a.rec!(rest)"} <= found.keys()
+    path.with_suffix(".idx").unlink()
+    assert [item.reject is None for item in list_file(path, list_records).items] == [True, False]
 
 
 @pytest.mark.parametrize(
