@@ -5,6 +5,8 @@ image.
 """
 
 import warnings
+import zlib
+from binascii import unhexlify
 from collections.abc import Callable
 from io import BytesIO
 
@@ -49,6 +51,8 @@ _PNG_METADATA = frozenset(
     b"tEXt zTXt iTXt eXIf tIME pHYs iCCP gAMA cHRM sRGB cICP mDCV cLLI sBIT bKGD hIST sPLT acTL fcTL fdAT".split()
 )
 """Types of chunks that do not affect the pixels of the first image (PNG specification, third edition, 11.3)."""
+_RAW_EXIF = b"Raw profile type exif\x00"
+_MOST_TEXT = 1 << 20  # bytes: the orientation comes first
 
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0
@@ -135,9 +139,10 @@ def _split_png(data: bytes) -> tuple[bytes, bytes]:
     """Separate the pixels of a PNG from its metadata, for which Pillow may refuse the file, and find its EXIF block.
 
     Pillow refuses metadata that are damaged or large, such as comments and colour profiles of more than 1 MiB. Returns
-    the file without its metadata (of an animation, the first image), and the ``eXIf`` chunk.
+    the file without its metadata (of an animation, the first image), and the ``eXIf`` chunk, or else the text chunk in
+    which ImageMagick stores EXIF.
     """
-    pieces, exif = [data[:_PNG_SIGNATURE_BYTES]], b""
+    pieces, exif, text = [data[:_PNG_SIGNATURE_BYTES]], b"", b""
     at = begin = _PNG_SIGNATURE_BYTES
     while at + _PNG_FRAME_BYTES <= len(data):
         kind = data[at + 4 : at + 8]
@@ -147,10 +152,22 @@ def _split_png(data: bytes) -> tuple[bytes, bytes]:
         if kind in _PNG_METADATA:
             if kind == b"eXIf":
                 exif = exif or data[body : stop - 4]
+            elif kind in (b"tEXt", b"zTXt") and data.startswith(_RAW_EXIF, body):
+                text = text or _read_raw_profile(data[body + len(_RAW_EXIF) : stop - 4], packed=kind == b"zTXt")
             pieces.append(data[begin:at])
             begin = stop
         at = stop
-    return data if begin == _PNG_SIGNATURE_BYTES else b"".join((*pieces, data[begin:])), exif
+    return data if begin == _PNG_SIGNATURE_BYTES else b"".join((*pieces, data[begin:])), exif or text
+
+
+def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
+    """Read the hexadecimal digits after three lines (empty, name, length); empty if they are damaged."""
+    try:
+        plain = zlib.decompressobj().decompress(text[1:], _MOST_TEXT) if packed else text[:_MOST_TEXT]
+        digits = b"".join(plain.split(b"\n")[3:])
+        return unhexlify(digits[: len(digits) // 2 * 2])
+    except (zlib.error, ValueError):
+        return b""
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:

@@ -131,6 +131,37 @@ def test_a_heic_is_turned_once(orientation):
     assert abs_difference(decode_image(buffer.getvalue()).image, orient(PORTRAIT, orientation)) <= 1
 
 
+def raw_profile(exif):
+    """EXIF as ImageMagick stores it in a text chunk."""
+    digits = exif.hex()
+    lines = (digits[at : at + 72] for at in range(0, len(digits), 72))
+    return f"\nexif\n{len(exif):8d}\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_png_is_turned_as_imagemagicks_text_chunk_says(packed):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Raw profile type exif", raw_profile(b"Exif\0\0" + exif.tobytes()[6:]), zip=packed)
+    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info)).image
+    np.testing.assert_array_equal(turned, orient(PORTRAIT, 6))
+    exif[0x0112] = 3  # the EXIF chunk comes before the text
+    turned = decode_image(saved(PORTRAIT, "PNG", pnginfo=info, exif=exif)).image
+    np.testing.assert_array_equal(turned, orient(PORTRAIT, 3))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n\n", "\nexif\n 8\nno digits", "\nexif\n 3\nabc"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_broken_text_chunk_counts_as_none(text, packed):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Raw profile type exif", text, zip=packed)
+    whole = saved(PORTRAIT, "PNG", pnginfo=info)
+    damaged = whole.replace(b"exif\0\0\x78", b"exif\0\0\x00")  # no zlib stream
+    for content in (whole, damaged):
+        np.testing.assert_array_equal(decode_image(content).image, PORTRAIT)
+
+
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM", "TIFF"])
 def test_the_channels_may_come_in_opencvs_order(mode, kind):
