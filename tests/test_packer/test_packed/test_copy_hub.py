@@ -33,6 +33,7 @@ def hub() -> Iterator[FakeHub]:
 @pytest.mark.parametrize(
     ("format", "url"), [("parquet", "hf://datasets/me/faces"), ("lmdb", "hf://datasets/me/faces/v1/a")]
 )
+@pytest.mark.usefixtures("leaks_allowed")  # connections of an earlier file may be opened again
 def test_a_dataset_is_published_and_fetched(hub: FakeHub, tmp_path: Path, format: str, url: str) -> None:
     write_faces(tmp_path / "faces", 12, format)
     run_packer("copy", tmp_path / "faces", url, env=hub.env)
