@@ -17,10 +17,6 @@ from support.stores import StoreServer, serving
 
 os.environ["PACKER_SMALLEST_SIZE"] = "1"  # shards of a few samples
 
-# In the background of a shell, Ctrl-C is ignored, and commands of tests would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 hypothesis.settings.register_profile("ours", examples(60))
 hypothesis.settings.load_profile("ours")
 

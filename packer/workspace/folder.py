@@ -60,13 +60,14 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
     Raises
     ------
     UsageError
-        If a file is at that path.
+        If a file is at that path, or if the folder would be inside a packed dataset.
     BuildLockedError
         If another process holds the lock.
     BuildError
         If the folder cannot be written.
     """
     refuse_files(workspace.out)
+    _refuse_inside_dataset(workspace.out)
     made, owner = not workspace.root.exists(), os.getpid()
     new = [path for path in (workspace.out, *workspace.out.parents) if not os.path.lexists(path)]
     refused = False
@@ -148,6 +149,21 @@ def refuse_files(out: Path) -> None:
             what = "a link that leads to no folder" if path.is_symlink() else "a file"
             found = what if path == out else f"{what} at {path}, above it"
             raise UsageError(place=out, expected="a new or empty folder", found=found, hint="choose another folder")
+
+
+def _refuse_inside_dataset(out: Path) -> None:
+    """Refuse a folder inside a packed dataset, where its files would count as files of someone else."""
+    for parent in out.parents:
+        layout = Layout(parent)
+        if layout.manifest.exists():
+            with suppress(DatasetError):
+                layout.load()
+                raise UsageError(
+                    place=out,
+                    expected="a folder outside packed datasets",
+                    found=f"one inside {parent}",
+                    hint="choose another folder",
+                )
 
 
 def committed(layout: Layout) -> Manifest | None:

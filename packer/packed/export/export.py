@@ -164,9 +164,10 @@ def export(
     else:
         record |= {"to": to, "shard_size": shard_bytes}
         record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
-    if target.resolve().is_relative_to(source.resolve()):
-        found = "the dataset itself" if target.resolve() == source.resolve() else "one inside it"
-        raise UsageError(place=target, expected="a folder outside the dataset", found=found, hint="choose another")
+    if target.resolve() == source.resolve():
+        raise UsageError(
+            place=target, expected="a folder outside the dataset", found="the dataset itself", hint="choose another"
+        )
     refuse_files(target)
     if _is_written(target):
         return _find_finished(target, record)

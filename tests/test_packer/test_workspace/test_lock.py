@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.builds import TESTS, write_images
 from support.command import environment, run_packer
+from support.errors import raises
 from support.listeners import Listener
 from support.packed import check_whole
 
@@ -20,7 +21,7 @@ from packer.workspace import Workspace, lock
 from packer.workspace.agents import Claims
 from packer.workspace.leases import Agent, lease_s, process_mark, read_agents, record_of, watched_s
 from packer.workspace.lock import FolderLock
-from shardspec.errors import BuildLockedError
+from shardspec.errors import BuildLockedError, UsageError
 
 OTHERS = "00000000-0000-0000-0000-000000000000:1:2:3"
 """What tells a process of another machine from all others."""
@@ -197,3 +198,11 @@ def test_leases_are_longer_than_what_a_shared_file_system_remembers(monkeypatch:
     monkeypatch.setenv("PACKER_LEASE_S", "6")
     assert lease_s() == Agent.here().lease_s == 6
     assert (watched_s(3600, 6), watched_s(0.5, 6)) == (1, 0.5)
+
+
+def test_a_folder_inside_a_packed_dataset_is_refused(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "source", ["a.png"])
+    packer.build(source, tmp_path / "out", engine="inline", progress=False)
+    with raises(UsageError, found=f"one inside {tmp_path / 'out'}"):
+        packer.build(source, tmp_path / "out" / "more" / "b", engine="inline", progress=False)
+    assert not (tmp_path / "out" / "more").exists()
