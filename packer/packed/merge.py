@@ -158,8 +158,8 @@ def _check_schemas(inputs: Sequence[Input]) -> None:
                 expected=f"a schema that can be joined with that of {inputs[0].path}",
                 found="another",
                 hint=(
-                    f"{error}. Build both with the same options ('{program()} build PACKED OUT' takes a packed dataset as "
-                    "its source): --text, --float or --int COLUMN for a type, --classes-from DATASET for classes"
+                    f"{error}. For types, build both from their sources with the same --text, --float or --int COLUMN; "
+                    f"for classes, {program()} build PACKED OUT --classes-from DATASET"
                 ),
             ) from error
 

@@ -67,7 +67,7 @@ class TestTypes:
         assert values_of(tmp_path / "x", "video") == ["000", "033"]
         assert values_of(tmp_path / "y", "video") == [100, 133]
         done = run_packer("merge", tmp_path / "x", tmp_path / "y", tmp_path / "out", expect=2)
-        assert "--text, --float or --int COLUMN for a type" in done.stderr
+        assert "with the same --text, --float or --int COLUMN" in done.stderr
         for name, table in zip("xy", tables, strict=True):
             options = ("--text", "video", "--float", "grade", "--quiet", "--overwrite")
             run_packer("build", table, tmp_path / name, *options)
