@@ -13,7 +13,7 @@ from packer.jobs.plan import Contents, Made
 from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
-from shardspec.entries import Counts, Generation
+from shardspec.entries import Counts, Generation, total
 from shardspec.manifest import Manifest, sha256_json
 
 
@@ -80,7 +80,12 @@ def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparis
     if not counts.items:  # all retried items were rejected again
         return kept
     added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
-    return [*kept, Made(added, counts.samples)]
+    if not compared.joins:
+        return [*kept, Made(added, counts.samples)]
+    last, rows = kept[-1]
+    fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
+    joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
+    return [*kept[:-1], Made(joined, rows + counts.samples)]
 
 
 def describe_contents(

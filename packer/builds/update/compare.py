@@ -207,6 +207,8 @@ class Comparison:
     ----------
     listing : Listing
         The items to pack: first items of the dataset, by number, then new items with the next numbers.
+    runtime : mapping
+        Versions of the libraries.
     recipe : mapping
         The recipe for the record of the added generation. For a retry it includes the time limit of an item, if that is
         not the default.
@@ -222,6 +224,7 @@ class Comparison:
     base: Manifest
     listing: Listing
     growth: Growth
+    runtime: Mapping[str, Any]
     recipe: Mapping[str, Any]
     gone: npt.NDArray[np.bool_]
     removed: IntArray
@@ -252,10 +255,19 @@ class Comparison:
         """The kind of the added generation."""
         return "update" if self.growth.new or self.growth.replaced else "retry"
 
+    @property
+    def joins(self) -> bool:
+        """True if the added items join the dataset's last generation, which keeps the manifest short."""
+        last = self.base.generations[-1]
+        # The contents of ``boxes`` may differ, and the options of a retry.
+        same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])
+        return last.kind == self.kind and same
+
     def identify(self, item: Item) -> ItemIdentity:
         """Return the identity of an item of `listing`."""
         assert item.number is not None
-        return ItemIdentity(item_digest(item)[:DIGEST_DIGITS], item.number, len(self.base.generations))
+        generation = len(self.base.generations) - int(self.joins)
+        return ItemIdentity(item_digest(item)[:DIGEST_DIGITS], item.number, generation)
 
 
 def compare(
@@ -347,4 +359,4 @@ def compare(
     noted = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ()).manifest_recipe
     if not options.update and options.item_timeout != BuildOptions.item_timeout:
         noted["item_timeout"] = options.item_timeout
-    return Comparison(layout, base, listing, growth, noted, gone, removed, notes)
+    return Comparison(layout, base, listing, growth, runtime, noted, gone, removed, notes)
