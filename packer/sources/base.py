@@ -20,7 +20,7 @@ from packer.workspace.shared_files import is_on_network, map_threaded
 from shardspec.entries import UNSAID, About
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import is_url
-from shardspec.wording import LONG, shorten
+from shardspec.wording import LONG, counted, shorten
 
 if TYPE_CHECKING:
     from packer.sources.stored import Mirror
@@ -178,17 +178,25 @@ class Examiner:
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
+        self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason."""
+        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason.
+
+        If the path does not exist but would without surrounding blanks, the blanks are ignored.
+        """
         self._count()
-        path = self._roots.local(path)
+        path, stripped = self._roots.local(path), self._roots.local(path.strip())
         known = self._look_up(path)
-        if known.reject is not None and is_url(path):
-            reason = (
-                f"expected a path inside the source, found the URL {shorten(path, LONG)}: name its folder with --root"
-            )
-            return Item(index, path, path, columns=columns, reject=reason)
+        if known.reject is not None and stripped and stripped != path:
+            without = self._look_up(stripped)
+            if without.reject is None:
+                known = without
+                self._stripped += 1
+                self._first_stripped = self._first_stripped or path
+        if known.reject is not None and is_url(stripped):
+            reason = f"expected a path inside the source, found the URL {shorten(stripped, LONG)}: name its folder with --root"
+            return Item(index, stripped, stripped, columns=columns, reject=reason)
         reject = known.reject or reject
         if known.reject is not None and "\\" in path:
             reject = f"{known.reject}: the path has backslashes; write / between folders"
@@ -198,7 +206,17 @@ class Examiner:
     def ask(self, paths: Iterable[Any]) -> None:
         """Prepare to describe some paths on web servers, which takes long if they are asked for one at a time."""
         if self._roots.mirror is not None:
-            self._roots.mirror.ask(path.strip() for path in paths if isinstance(path, str))
+            texts = [path for path in paths if isinstance(path, str)]
+            self._roots.mirror.ask({*texts, *map(str.strip, texts)})
+
+    def notes(self) -> list[str]:
+        """Describe the paths whose surrounding blanks were ignored."""
+        if not self._stripped:
+            return []
+        return [
+            f"ignored blanks around {counted(self._stripped, 'path')}, such as "
+            f"{shorten(self._first_stripped, LONG)}: the file exists without them"
+        ]
 
     def _look_up(self, path: str) -> Item:
         known = self._known.get(path)

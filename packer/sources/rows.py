@@ -76,9 +76,9 @@ class RowsSource:
             examiner.ask(paths)
             rows = columns.rows([chunk])
             for index, (path, (fields, reject)) in enumerate(zip(paths, rows, strict=True), chunk.first):
-                path = str(path).strip() or None if isinstance(path, str | Path) else path
-                if isinstance(path, str) and len(path) <= _PATH_MAX:
-                    item = examiner.describe(index, path, fields, reject)  # a fault of the path comes first
+                path = None if isinstance(path, str) and not path.strip() else path
+                if isinstance(path, str | Path) and len(str(path)) <= _PATH_MAX:
+                    item = examiner.describe(index, str(path), fields, reject)  # a fault of the path comes first
                 else:
                     if fields.get("image") is None:
                         found = "none" if path is None else shorten(path)
@@ -92,7 +92,7 @@ class RowsSource:
             fields=columns.fields,
             further=columns.further,
             arrays=columns.arrays,
-            notes=columns.notes,
+            notes=(*columns.notes, *examiner.notes()),
         )
 
 

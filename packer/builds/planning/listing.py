@@ -163,9 +163,8 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
             path = item.columns.get(field, "")
             if not isinstance(path, str):
                 raise UsageError(option=option, expected=f"paths in column {column!r}", found=shorten(path))
-            path = path.strip()
-            found.append(_with_file(item, option, column, path, examiner) if path else item)
-    return replace(listing, items=found)
+            found.append(_with_file(item, option, column, path, examiner) if path.strip() else item)
+    return replace(listing, items=found, notes=(*listing.notes, *examiner.notes()))
 
 
 def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:

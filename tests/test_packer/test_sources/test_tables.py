@@ -515,11 +515,12 @@ def test_paths_of_windows_and_paths_without_a_suffix_are_answered_with_what_is_e
         build(tmp_path / "t.csv", tmp_path / "out", engine="inline", progress=False)
 
 
-def test_blanks_around_a_path_do_not_count(tmp_path: Path) -> None:
-    builds.write_images(tmp_path, ["a.png", "b.png"])
+def test_blanks_around_a_path_do_not_count_unless_the_file_has_them(tmp_path: Path) -> None:
+    builds.write_images(tmp_path, ["a.png", "b.png", " b.png"])
     (tmp_path / "t.csv").write_text("label,path,mask\nx, a.png , \ny, b.png,\tb.png\n")
-    build(tmp_path / "t.csv", tmp_path / "out", also="mask", **QUIET)
-    assert values_of(tmp_path / "out", "source") == ["a.png", "b.png"]
+    made = build(tmp_path / "t.csv", tmp_path / "out", also="mask", **QUIET)
+    assert values_of(tmp_path / "out", "source") == ["a.png", " b.png"]
+    assert [note for note in made.notes if "' a.png '" in note]
     assert values_of(tmp_path / "out", "mask_image_valid") == [False, True]
 
 
