@@ -51,6 +51,10 @@ class Listing:
         Number of items that have a further image in their archive, by field of that image.
     further_files : sequence of dict
         Further images of each item in its archive, as `ItemFile` by field.
+    outside : sequence of int
+        Indices of items whose paths lead outside `roots`, ascending.
+    outside_example : str
+        Description of the row of the first such item.
     notes : sequence of str
         Notes for the user about the source, one line each.
     sought : str
@@ -70,6 +74,8 @@ class Listing:
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     members: Mapping[str, int] = field(default_factory=dict)
     further_files: Sequence[Mapping[str, ItemFile]] = ()
+    outside: Sequence[int] = ()
+    outside_example: str = ""
     notes: Sequence[str] = ()
     sought: str = ""
     about: About = UNSAID
@@ -146,6 +152,20 @@ class Roots:
         """Return the path that stands for a URL below a root; return anything else unchanged."""
         return path if self.mirror is None else self.mirror.local(path)
 
+    def leads_out(self, path: str | Path) -> bool:
+        """Return whether an absolute or relative path, or a URL, leads outside all roots. Links are followed."""
+        path = self.local(str(path))
+        if is_url(path):
+            return True
+        for folder in self.resolved:
+            try:
+                resolved = (folder / path).resolve()
+            except (OSError, RuntimeError, ValueError):
+                return False
+            if any(resolved.is_relative_to(root) for root in self.resolved):
+                return False
+        return True
+
     def _name(self, location: Path) -> str | None:
         """Return the name of a file below a root; None if it is outside all roots."""
         # Try the path as written, then with resolved links: it may contain `..`, or a link may lead to the root.
@@ -195,7 +215,8 @@ class Examiner:
                 self._stripped += 1
                 self._first_stripped = self._first_stripped or path
         if known.reject is not None and is_url(stripped):
-            reason = f"expected a path inside the source, found the URL {shorten(stripped, LONG)}: name its folder with --root"
+            found = shorten(stripped, LONG)
+            reason = f"expected a path inside the source, found the URL {found}: name its folder with --root"
             return Item(index, stripped, stripped, columns=columns, reject=reason)
         reject = known.reject or reject
         if known.reject is not None and "\\" in path:

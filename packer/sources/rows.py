@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shlex
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.typing.columns import Where
-from shardspec.wording import quote_some, shorten
+from shardspec.wording import LONG, quote_some, shorten
 
 _PATH_MAX = 4096
 """Longest path in characters. A longer text is a mistake, such as the content of a file."""
@@ -69,7 +70,7 @@ class RowsSource:
     ) -> Listing:
         """List the items of rows. See `read_columns` for the parameters."""
         columns = read_columns(chunks, label_from, self._types, where, cells=lambda _: is_text, leave=path_column)
-        items = item_list()
+        items, outside, example = item_list(), array("q"), ""
         examiner = Examiner(self.roots, self._frame_rate)
         for chunk in chunks():
             paths = chunk.column(path_column)
@@ -84,6 +85,9 @@ class RowsSource:
                         found = "none" if path is None else shorten(path)
                         reject = f"{where(index)}: expected a path in column {path_column!r}, found {found}"
                     item = Item(index, f"row-{index:08d}", None, columns=fields, reject=reject)
+                if item.reject is not None and item.path is not None and self.roots.leads_out(str(path).strip()):
+                    outside.append(index)
+                    example = example or f"{where(index)}: {shorten(str(path), LONG)}"
                 items.append(item)
         return Listing(
             items,
@@ -92,6 +96,8 @@ class RowsSource:
             fields=columns.fields,
             further=columns.further,
             arrays=columns.arrays,
+            outside=outside,
+            outside_example=example,
             notes=(*columns.notes, *examiner.notes()),
         )
 

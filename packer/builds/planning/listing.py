@@ -1,6 +1,7 @@
 """List the items of a source for a recipe, check them, and attach further files that the recipe names."""
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -78,6 +79,7 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     if not listing.items:
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
+    _check_places(listing, recipe)
     frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
@@ -192,6 +194,19 @@ def _with_file(item: Item, option: str, column: str, path: str, examiner: Examin
         return item._replace(reject=item.reject or f"column {column!r}, {shorten(path, LONG)}: {reason}")
     file = ItemFile(name, location, other.bytes, other.mtime_ns, other.member)
     return item._replace(files={**item.files, option: file})
+
+
+def _check_places(listing: Listing, recipe: Recipe) -> None:
+    """Refuse a table with paths outside its roots. The message counts all of these paths."""
+    items = len(listing.items[: recipe.limit])
+    outside = bisect_left(listing.outside, items)
+    if outside and listing.roots is not None:
+        folders = list_some([str(folder) for folder in listing.roots.folders])
+        raise UsageError(
+            expected=f"files inside {folders}",
+            found=(f"{outside} of {counted(items, 'path')} outside, such as {listing.outside_example}"),
+            hint="name the folder of the files with --root DIR, which may be a URL (repeat it for several folders)",
+        )
 
 
 def _check_reading(items: Sequence[Item], recipe: Recipe) -> None:

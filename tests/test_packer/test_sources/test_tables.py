@@ -387,12 +387,27 @@ class TestElsewhere:
     """The table lies in one place, the files in another."""
 
     @pytest.mark.parametrize("absolute", [True, False])
-    def test_it_is_said_and_what_helps(self, tmp_path: Path, absolute: bool) -> None:
+    def test_it_is_said_at_once_and_what_helps(self, tmp_path: Path, absolute: bool) -> None:
         write_images(tmp_path / "data" / "real", 3)
         folder = tmp_path / "data" if absolute else Path("../data")
         table = write_csv(tmp_path / "lists" / "t.csv", path=[folder / "real" / f"{n}.png" for n in range(3)])
-        done = run_packer("build", table, tmp_path / "out", expect=3)
-        assert "found a path outside it: name the folder it leads to with --root DIR" in done.stderr
+        done = run_packer("build", table, tmp_path / "out", expect=2)
+        assert (
+            f"expected files inside {tmp_path / 'lists'}, found 3 of 3 paths outside, such as line 2: "
+            f"'{folder}/real/0.png': name the folder of the files with --root DIR"
+        ) in done.stderr
+        assert "packing" not in done.stderr
+        assert not (tmp_path / "out").exists()
+
+    def test_one_path_of_many_is_said_too(self, tmp_path: Path) -> None:
+        write_images(tmp_path / "in", 2)
+        write_image(tmp_path / "2.png", IMAGE)
+        (tmp_path / "in" / "link.png").symlink_to(tmp_path / "2.png")
+        for path in ("../2.png", "link.png"):
+            table = write_csv(tmp_path / "in" / "t.csv", path=["0.png", "1.png", path])
+            with pytest.raises(UsageError, match=f"found 1 of 3 paths outside, such as line 4: '{path}'"):
+                build(table, tmp_path / "out", **QUIET)
+            build(table, tmp_path / path.replace("/", "-"), limit=2, **QUIET)
 
     def test_paths_are_relative_to_the_root_or_absolute_below_it(self, tmp_path: Path) -> None:
         data = write_images(tmp_path / "data", 3)
@@ -528,9 +543,8 @@ def test_a_url_is_no_path(tmp_path: Path) -> None:
     builds.write_images(tmp_path, ["a.png"])
     url = "https://example.org/a//b.png"
     (tmp_path / "t.csv").write_text(f"path\na.png\n{url}\n")
-    build(tmp_path / "t.csv", tmp_path / "url", max_rejects=1.0, **QUIET)
-    (line,) = read_jsonl(tmp_path / "url" / "rejects.jsonl")
-    assert line["reason"] == f"expected a path inside the source, found the URL '{url}': name its folder with --root"
+    with raises(UsageError, found=f"1 of 2 paths outside, such as line 3: '{url}'"):
+        build(tmp_path / "t.csv", tmp_path / "out", max_rejects=1.0, **QUIET)
     for options in ({"boxes": "s3://b/x.csv", "preset": "faces"}, {"classes_from": "s3://b"}):
         with pytest.raises(UsageError, match="found the URL 's3://b"):
             build(tmp_path / "t.csv", tmp_path / "no", **options, **QUIET)
