@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ IntArray = npt.NDArray[np.int64]
 
 RunNetwork = Callable[[str, torch.Tensor], torch.Tensor]
 """(net, (n, 3, h, w) pixels) to P-net's (1, 5, rows, columns) or (n, OUTPUTS[net]), all on the device."""
+
+T = TypeVar("T")
 
 _CHUNKS = {"rnet": 1024, "onet": 256}  # crops of one call: at most 300 MB of activations
 
@@ -69,7 +72,8 @@ class TorchRuntime:
 
     def open(self, image: npt.NDArray[np.uint8]) -> PreparedFrame:
         if self._sample_on_device and image.shape[0] * image.shape[1] <= _MAX_DEVICE_PIXELS:
-            return TorchFrame(image, self._run, self._device)
+            in_pieces = partial(CpuFrame, image, self._run_arrays)
+            return _RetriedFrame(partial(TorchFrame, image, self._run, self._device), in_pieces)
         return CpuFrame(image, self._run_arrays)
 
     def new_frame(self, height: int, width: int) -> npt.NDArray[np.uint8]:
@@ -144,6 +148,42 @@ class TorchFrame:
         near, far = x0[:, None], x1[:, None]
         sums = flat[:, below + far] - flat[:, above + far] - flat[:, below + near] + flat[:, above + near]
         return (sums / ((y1 - y0)[:, :, None] * (x1 - x0)[:, None])).transpose(0, 1)
+
+
+class _RetriedFrame:
+    """An image on the device that is processed in pieces once the device has had too little memory for a call.
+
+    The result of a call depends on the image alone, so a call can be repeated. Fulfils
+    ``packer.vision.detect.networks.PreparedFrame``.
+    """
+
+    def __init__(self, whole: Callable[[], PreparedFrame], in_pieces: Callable[[], PreparedFrame]) -> None:
+        self._in_pieces: Callable[[], PreparedFrame] | None = in_pieces
+        self._make: Callable[[], PreparedFrame] | None = whole
+        self._frame: PreparedFrame | None = None
+
+    def propose(self, height: int, width: int, min_logit: float) -> tuple[IntArray, IntArray, FloatArray]:
+        return self._call(lambda frame: frame.propose(height, width, min_logit))
+
+    def refine(self, net: str, windows: IntArray) -> FloatArray:
+        return self._call(lambda frame: frame.refine(net, windows))
+
+    def _call(self, call: Callable[[PreparedFrame], T]) -> T:
+        try:
+            return call(self._opened())
+        except torch.OutOfMemoryError:
+            if self._in_pieces is None:
+                raise
+        # After the handler, because its exception keeps alive what the call made on the device.
+        self._frame, self._make, self._in_pieces = None, self._in_pieces, None
+        torch.cuda.empty_cache()
+        return call(self._opened())
+
+    def _opened(self) -> PreparedFrame:
+        if self._frame is None:
+            assert self._make is not None
+            self._frame = self._make()
+        return self._frame
 
 
 def _floor(numerator: torch.Tensor, denominator: int) -> torch.Tensor:

@@ -252,7 +252,7 @@ def test_device_takes_only_images_that_fit(monkeypatch):
     torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
     monkeypatch.setattr(torch_runtime, "_MAX_DEVICE_PIXELS", 1000)
     runtime = torch_runtime.TorchRuntime(build_networks(load_weights().nets), sample_on_device=True)
-    assert isinstance(runtime.open(PORTRAIT[:30, :30]), torch_runtime.TorchFrame)
+    assert isinstance(runtime.open(PORTRAIT[:30, :30]), torch_runtime._RetriedFrame)
     assert isinstance(runtime.open(PORTRAIT), torch_runtime.CpuFrame)
 
 
@@ -273,6 +273,30 @@ def test_a_device_takes_read_only_frames_without_a_warning():
 def test_threads_change_no_face():
     one, two = (Detector(threads=1).detect([PORTRAIT]), Detector(threads=2).detect([PORTRAIT]))
     np.testing.assert_allclose(one.boxes, two.boxes, atol=0.05)
+
+
+def test_a_device_whose_memory_is_too_small_is_asked_again_in_pieces(monkeypatch):
+    torch = pytest.importorskip("torch")
+    torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
+    detector = Detector(runtime="torch")
+    expected = detector.detect([PORTRAIT])
+    networks = build_networks(load_weights().nets)
+    detector._runtime = torch_runtime.TorchRuntime(networks, sample_on_device=True)
+    calls = []
+
+    def refuse(self, net, windows):
+        calls.append(net)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_runtime.TorchFrame, "refine", refuse)
+        found = detector.detect([PORTRAIT])
+        assert calls == ["rnet"]  # from then on in pieces
+        patch.setattr(torch_runtime.CpuFrame, "refine", refuse)
+        with pytest.raises(torch.OutOfMemoryError):
+            detector.detect([PORTRAIT])
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.01)
+    np.testing.assert_allclose(found.points, expected.points, atol=0.01)
 
 
 def test_a_users_settings_of_precision_stay_and_are_not_used():
