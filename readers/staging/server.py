@@ -1,7 +1,8 @@
 """The stager: a process that downloads the files of remote datasets to a cache folder for all processes of a machine.
 
-Clients (`readers.staging.client`) start it by ``python -m readers.staging.server FOLDER``, and send JSON over a loopback connection. Only this process uses the client library of
-object stores, and it never forks. It ends soon after its last client, however that client ends.
+Clients (`readers.staging.client`) start it by ``python -m readers.staging.server FOLDER``, and send JSON over a
+loopback connection. Only this process uses the client library of object stores, and it never forks. It ends soon after
+its last client, however that client ends.
 """
 
 import errno
