@@ -157,6 +157,10 @@ class Workspace:
         """One JSON line per item that must not be tried again, as decided by this owner."""
         return self._log("verdicts")
 
+    def journals(self) -> list[Path]:
+        """Return the paths of the journals of all owners, that of the coordinating process first."""
+        return self._logs("journal")
+
     def read_journal(self) -> Iterator[Any]:
         """Yield the lines of the journals of all owners, those of the coordinating process first."""
         return self._read_logs("journal")
@@ -170,8 +174,11 @@ class Workspace:
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
 
     def _read_logs(self, name: str) -> Iterator[Any]:
-        for path in (self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))):
+        for path in self._logs(name):
             yield from read_lines(path)
+
+    def _logs(self, name: str) -> list[Path]:
+        return [self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))]
 
     @property
     def assembly(self) -> Path:

@@ -1,5 +1,6 @@
 """Run one agent on each host of a cluster and wait until the tasks of a build are done."""
 
+import json
 import subprocess
 import time
 from collections import Counter
@@ -63,17 +64,20 @@ def place_agents(nodes: Sequence[Node], workers: str | int) -> list[Host]:
 
     Agents without a worker are left out.
     """
-    hosts = [Host(node.name, count) for node in nodes for count in _share(node.workers, node.agents)]
-    limits = _share(None if workers == "auto" else int(workers), len(hosts))
-    counts = [
-        min((count for count in (host.workers, limit) if count is not None), default=None)
-        for host, limit in zip(hosts, limits, strict=True)
+    hosts = [
+        Host(node.name, None if node.workers is None else (node.workers + number) // node.agents)
+        for node in nodes
+        for number in range(node.agents)
     ]
-    return [Host(host.name, count) for host, count in zip(hosts, counts, strict=True) if count != 0]
-
-
-def _share(workers: int | None, agents: int) -> list[int | None]:
-    return [None if workers is None else (workers + number) // agents for number in range(agents)]
+    if workers != "auto":
+        counts = [0] * len(hosts)
+        for _ in range(int(workers)):
+            has_room = [n for n, host in enumerate(hosts) if host.workers is None or counts[n] < host.workers]
+            if not has_room:
+                break
+            counts[min(has_room, key=counts.__getitem__)] += 1
+        hosts = [Host(host.name, count) for host, count in zip(hosts, counts, strict=True)]
+    return [host for host in hosts if host.workers != 0]
 
 
 class HostProcess(Protocol):
@@ -217,9 +221,10 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         nodes = counted(len({host.name for host in cluster.hosts}), "node")
         listener.on_message(f"{settings.stage}: {counted(len(cluster.hosts), 'agent')} on {nodes}")
         try:
-            before = _count_finished(plan, space)
+            finished = _Finished(plan, space)
+            before = finished.count()
             with Stage(listener, settings.stage, items, f"{settings.item}s", before[0]) as stage:
-                _wait(agents, plan, space, stage, before)
+                _wait(agents, plan, space, stage, finished, before)
         finally:
             agents.end()
     terms = read_terms(space)
@@ -231,7 +236,9 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
         )
 
 
-def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, before: tuple[int, int, int]) -> None:
+def _wait(
+    agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, finished: "_Finished", before: tuple[int, int, int]
+) -> None:
     """Wait until the agents have ended, or all tasks are done and one of them has found nothing left to do."""
     seen_s, until_s = 0.0, None
     while True:
@@ -242,7 +249,7 @@ def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, before
             failed = next((agent.failed for agent in read_agents(space.agents).values() if agent.failed), "")
             if failed:
                 raise BuildError(failed)
-            found = _count_finished(plan, space)
+            found = finished.count()
             items, samples, rejects = (new - old for new, old in zip(found, before, strict=True))
             stage.advance(items, samples, rejects)
             before = found
@@ -253,12 +260,28 @@ def _wait(agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, before
         time.sleep(_PAUSE_S)
 
 
-def _count_finished(plan: JobPlan, space: Workspace) -> tuple[int, int, int]:
-    """Count the items, samples and rejects of the finished tasks in the journals of all agents."""
-    done = {line["number"]: line for line in space.read_journal() if line.get("did") == "task"}
-    items = sum(plan.tasks[number].stop - plan.tasks[number].start for number in done)
-    rejects = sum(sum(line.get("rejected", {}).values()) for line in done.values())
-    return items, sum(line.get("rows", 0) for line in done.values()), rejects
+class _Finished:
+    """Counts finished tasks in the journals of all agents. Each call reads only the new lines."""
+
+    def __init__(self, plan: JobPlan, space: Workspace) -> None:
+        self._plan = plan
+        self._space = space
+        self._lines = NewLines()
+        self._tasks: dict[int, tuple[int, int, int]] = {}
+
+    def count(self) -> tuple[int, int, int]:
+        """Count items, samples and rejects."""
+        for line in (line for path in self._space.journals() for line in self._lines.read(path)):
+            try:
+                entry = json.loads(line)
+            except ValueError:  # cut short by a crash
+                continue
+            if isinstance(entry, dict) and entry.get("did") == "task":
+                task = self._plan.tasks[entry["number"]]
+                rejects = sum(entry.get("rejected", {}).values())
+                self._tasks[entry["number"]] = (task.stop - task.start, entry.get("rows", 0), rejects)
+        items, samples, rejected = map(sum, zip((0, 0, 0), *self._tasks.values(), strict=True))
+        return items, samples, rejected
 
 
 def _last_line(log: Path) -> str:

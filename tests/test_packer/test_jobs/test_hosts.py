@@ -129,8 +129,9 @@ def test_workers_are_shared_among_the_agents() -> None:
     for per_node, workers, expected in (
         (None, "auto", [None, None, None]),
         (7, "auto", [3, 4, 7]),
-        (7, 12, [3, 4, 4]),
+        (7, 12, [3, 4, 5]),
         (None, 2, [1, 1]),
+        (1, 2, [1, 1]),
         (1, "auto", [1, 1]),
     ):
         hosts = place_agents([Node("a", per_node, 2), Node("b", per_node, 1)], workers)
@@ -166,7 +167,7 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     space.create()
     space.create_results(1)
     space.part(0).mkdir(exist_ok=True)
-    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n')
+    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n[]\n{"did')
     monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
     task = SimpleNamespace(start=0, stop=5)
     plan: Any = SimpleNamespace(tasks=[task], settings=JobSettings("build", "images"))
