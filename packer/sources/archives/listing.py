@@ -1,5 +1,6 @@
 """The source for archives of any kind, which lists the members of a set of archives as items."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ from packer.workspace.shared_files import map_threaded
 from readers.formats.machine import available_processors
 from shardspec.errors import ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import list_some
+from shardspec.wording import list_some, shorten
 
 FIELDS_MAX = 1000
 """Most fields of all items together. With more, the names are probably data, and the columns would fill the memory."""
@@ -257,7 +258,7 @@ def _with_columns(
         classes={**{field: names for field, names in named.items() if field in fields}, **columns.classes},
         fields=columns.fields,
         arrays=columns.arrays,
-        notes=columns.notes,
+        notes=[*columns.notes, *(_describe_dotted_labels(columns.fields) if label_from == "auto" else [])],
     )
 
 
@@ -300,6 +301,18 @@ LABEL = "cls"
 
 _LABEL_VALUE = "value"
 """New name of that column if it holds measurements instead of classes."""
+
+_LABELS = frozenset((LABEL, "class", "label"))
+
+
+def _describe_dotted_labels(fields: Mapping[str, str]) -> Iterator[str]:
+    """Suggest columns whose dotted names look like labels, such as ``shape.cls``, if no column is the label."""
+    for name, become in fields.items() if "label" not in fields.values() else ():
+        if "." in name and not _LABELS.isdisjoint(name.lower().split(".")):
+            yield (
+                f"no labels: {shorten(name)} is packed as the field {become}; "
+                f"--label-from {shlex.quote(name)} makes it the label"
+            )
 
 
 class _Naming:

@@ -245,6 +245,17 @@ def test_fields_of_the_same_name(tmp_path: Path) -> None:
     assert (sample["label"], sample["json_label"]) == (4, 5)
 
 
+def test_labels_under_a_name_with_dots_are_pointed_out(tmp_path: Path) -> None:
+    members = [(f"{n}.{suffix}", data) for n in range(2) for suffix, data in (("jpg", encoded(n)), ("x.cls", b"cat"))]
+    source = write_tar(tmp_path / "a.tar", members)
+    made = packer.build(source, tmp_path / "out", engine="inline", progress=False)
+    assert [note for note in made.notes if "--label-from x.cls" in note]
+    assert open_dataset(tmp_path / "out")[0]["x_cls"] == "cat"
+    made = packer.build(source, tmp_path / "named", label_from="x.cls", engine="inline", progress=False)
+    assert open_dataset(tmp_path / "named").classes == ("cat",)
+    assert not [note for note in made.notes if "label" in note]
+
+
 def test_a_sample_without_a_label_is_a_reject(tmp_path: Path) -> None:
     members = [member for member in samples(0, 4) if member[0] != "0002.cls"]
     assert len(build(write_tar(tmp_path / "a.tar", members), tmp_path / "out", max_rejects=0.5)) == 3
