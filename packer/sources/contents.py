@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 import os
 import threading
 import zlib
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy_format
 
 from packer.sources.archives.member import Member
 from packer.sources.folders.frames import Frames
@@ -212,6 +214,7 @@ _streams = _Streams()
 
 _HEADER_BYTES_MAX = 1_000
 """Largest header in bytes: enough for 32 axes, and too small to crash Python's parser."""
+_READERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
 
 
 def read_arrays(item: Item) -> dict[str, Any]:
@@ -235,6 +238,8 @@ def read_arrays(item: Item) -> dict[str, Any]:
 def parse_npy(data: bytes) -> npt.NDArray[Any]:
     """Return the array in the bytes of a ``.npy`` file.
 
+    Only the header is parsed by numpy, because its reader allocates the announced size before it checks the bytes.
+
     Raises
     ------
     ItemError
@@ -242,10 +247,18 @@ def parse_npy(data: bytes) -> npt.NDArray[Any]:
     """
     file = io.BytesIO(data)
     try:
-        values: npt.NDArray[Any] = np.load(file, allow_pickle=False, max_header_size=_HEADER_BYTES_MAX)
-    except Exception as error:  # raised by numpy, by Python's parser, or for an announced size beyond the memory
-        raise ItemError(f"expected a .npy file with one array of numbers, {shorten(str(error))}") from error
-    if values.dtype.kind not in "biuf" or file.tell() != len(data):
-        found = f"{values.dtype} and {len(data) - file.tell()} further bytes"
-        raise ItemError(expected="one array of numbers in the .npy file", found=found)
-    return values
+        read = _READERS[npy_format.read_magic(file)]
+        shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES_MAX)
+    except Exception as error:  # raised by numpy or by Python's parser
+        raise ItemError(expected="a .npy file with one array of numbers", found=shorten(data[:12])) from error
+    if dtype.hasobject:
+        raise ItemError(
+            expected="numbers in the .npy file", found="objects", hint="they are pickled, and reading them runs code"
+        )
+    if dtype.kind not in "biuf" or len(shape) > 32 or min(shape, default=0) < 0:
+        raise ItemError(expected="an array of numbers in the .npy file", found=f"{dtype} {shape}")
+    expected, start = dtype.itemsize * math.prod(shape), file.tell()
+    if len(data) - start != expected:
+        raise ItemError(expected=f"{expected} bytes after the header of the .npy file", found=len(data) - start)
+    values: npt.NDArray[Any] = np.frombuffer(data, dtype, offset=start)
+    return values.reshape(shape, order="F" if fortran else "C")

@@ -259,6 +259,10 @@ def test_records_after_damage_are_found_by_the_index(tmp_path: Path) -> None:
     assert [item.reject is None for item in list_file(path, list_records).items] == [True, False]
 
 
+ZIP = b"PK\x05\x06" + bytes(18)
+"""An empty zip, which `numpy.load` opens as a set of arrays."""
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -269,6 +273,7 @@ def test_records_after_damage_are_found_by_the_index(tmp_path: Path) -> None:
         b"\x93NUMPY\x01\x00",
         npy(0).replace(b"'<i8'", b"'<M8'"),
         npy([1.0]).replace(b"(1,)", b"(9999999999999,)"),
+        ZIP,
     ],
 )
 def test_a_crafted_array_is_refused(data: bytes) -> None:
