@@ -55,7 +55,12 @@ class FolderSource:
         recipe = recipe or Recipe()
         self.root = root.resolve()
         self._given = root
-        self._links_to = Roots.of(*recipe.root).resolved
+        self._links_to = tuple(Path(folder).resolve() for folder in recipe.root)
+        for folder in self._links_to:
+            if not folder.is_dir():
+                raise UsageError(
+                    option="root", expected="a folder", found=f"{'a file' if folder.exists() else 'none'} at {folder}"
+                )
         self._roots = (self.root, *self._links_to)
         self._include, self._exclude = recipe.include, recipe.exclude
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
