@@ -1,9 +1,10 @@
 """Parse JSON of sources: sidecars, members of archives, and lines of tables."""
 
 import json
+import math
 from typing import Any
 
-from shardspec.wording import counted, found_instead
+from shardspec.wording import counted, found_instead, shorten
 
 _DEPTH = 32
 """Most levels of lists and objects."""
@@ -16,12 +17,19 @@ def parse_json(data: bytes) -> Any:
     ------
     ValueError
         If the bytes are not JSON, an object has a name twice, of which Python would take the last and other parsers the
-        first, a number is infinite, or the values are nested too deeply.
+        first, a number is infinite, a text has half of a surrogate pair, or the values are nested too deeply.
     """
     try:
         document = json.loads(
-            data.decode("utf-8-sig"), parse_constant=_parse_constant, object_pairs_hook=_without_doubles
+            data.decode("utf-8-sig"),
+            parse_constant=_parse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_without_doubles,
         )
+        if b"\\u" in data:  # half of a surrogate pair is not a character
+            json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"expected JSON, {found_instead(error)}") from error
     except RecursionError as error:
@@ -43,6 +51,13 @@ def _check_depth(document: Any) -> None:
 def _parse_constant(word: str) -> None:
     if word != "NaN":
         raise ValueError(f"expected finite numbers, found {word}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"expected finite numbers, found {shorten(text)}")
+    return value
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -220,6 +220,8 @@ class TestSidecars:
             (".json", b'{"a": 1', "expected JSON, "),
             (".json", b'{"a": 1, "a": 2}', "expected every name once, found 1 name repeated"),
             (".json", b'{"a": -Infinity}', "expected finite numbers, found -Infinity"),
+            (".json", b'{"a": -1e999}', "expected finite numbers, found '-1e999'"),
+            (".json", b'{"a": "\\ud800"}', "found half of a surrogate pair"),
             (".json", b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
             (".json", b'{"a": ' + b"[" * 40 + b"]" * 40 + b"}", "expected at most 32 levels"),
             (".json", b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "expected at most 32 levels"),
@@ -343,6 +345,16 @@ class TestLinks:
         build(tmp_path / "in", tmp_path / "part", root=tmp_path / "disk" / "faces", **QUIET)
         assert sources(tmp_path / "part") == ["real/0.png", "real/deep/1.png"]
         assert set(reasons(tmp_path / "part")) == {"fake/x.png"}
+
+    def test_folders_of_one_name_may_be_roots(self, tmp_path: Path) -> None:
+        """They are only the targets of links: the names of items do not begin with theirs."""
+        write_tree(tmp_path, "a/faces/0.png", "b/faces/1.png")
+        (tmp_path / "in").mkdir()
+        for name in "ab":
+            (tmp_path / "in" / name).symlink_to(tmp_path / name / "faces", target_is_directory=True)
+        roots = [tmp_path / "a" / "faces", tmp_path / "b" / "faces", tmp_path / "b"]
+        build(tmp_path / "in", tmp_path / "out", root=roots, **QUIET)
+        assert sources(tmp_path / "out") == ["a/0.png", "b/1.png"]
 
     def test_each_folder_is_entered_once_whatever_the_links(self, tmp_path: Path) -> None:
         root = self.write(tmp_path)
