@@ -12,7 +12,7 @@ from support.builds import QUIET
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_image
 
-from packer import build
+from packer import build, merge
 from shardspec.errors import UsageError
 
 
@@ -65,6 +65,71 @@ def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
         in done.stderr
     )
     run_packer("build", *call, "--engine", "inline")
+
+
+def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
+    table = pa.table({"path": ["0.png"], "photo": [{"bytes": png_of(0), "path": "x"}]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    done = run_packer("build", tmp_path / "t.parquet", tmp_path / "out", expect=2)
+    assert "column 'photo', row 0 (counted from 0): expected values that can be written as JSON, " in done.stderr
+    assert "leave the column out of the source" in done.stderr
+    assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "an image"), ("b", "a file without suffix")]
+)
+def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
+    from packer import Recipe
+    from packer.builds.planning.listing import list_items
+    from packer.sources.opening import open_source
+
+    for file in ("a.mp4", name):
+        (tmp_path / file).write_bytes(b"x")
+    (tmp_path / "t.csv").write_text(f"path,sound\na.mp4,{name}\n")
+    recipe = Recipe(preset="faces", also="sound")
+    (item,) = list_items(open_source(tmp_path / "t.csv", tmp_path / "out", recipe), recipe).items
+    assert item.reject == f"column 'sound', '{name}': expected a video like 'a.mp4', found {found}"
+
+
+def test_inspect_says_how_many_classes_it_leaves_out(tmp_path: Path) -> None:
+    rows = [{"image": scene(0, (8, 8)), "label": f"class {number:02d}"} for number in range(20)]
+    build(rows, tmp_path / "many", **QUIET)
+    reported = run_packer("inspect", tmp_path / "many").stdout
+    assert "20 classes: class 00, class 01" in reported
+    assert "class 07 and 12 more" in reported
+    build(rows[:8], tmp_path / "few", **QUIET)
+    reported = run_packer("inspect", tmp_path / "few").stdout
+    assert "8 classes: class 00" in reported
+    assert "more" not in reported
+
+
+def test_many_columns_and_classes(tmp_path: Path) -> None:
+    write_image(tmp_path / "0.png", scene(0, (24, 16)))
+    names = [f"column_{number:04d}" for number in range(2000)]
+    (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * 2000) + "\n")
+    for options in (
+        [],
+        ["--path-column", "column_0001", "--label-from", "x"],
+        ["--path-column", "column_0001", "--text", "x"],
+    ):
+        done = run_packer("build", tmp_path / "t.csv", tmp_path / "out", *options, expect=2)
+        assert "and 199" in done.stderr
+        assert len(done.stderr) < 600
+    image = scene(0, (8, 8))
+    build([{"image": image, "label": f"{number:04d}"} for number in range(500)], tmp_path / "classes", **QUIET)
+    build([{"image": image, "label": 3, **dict.fromkeys(names, 1)}], tmp_path / "columns", **QUIET)
+    with pytest.raises(UsageError, match="more differences") as caught:
+        merge([tmp_path / "classes", tmp_path / "columns"], tmp_path / "out", **QUIET)
+    assert len(str(caught.value)) < 2000
+    with pytest.raises(UsageError) as caught:
+        merge([tmp_path / "columns", tmp_path / "classes"], tmp_path / "out", **QUIET)
+    assert len(str(caught.value)) < 2000
+    build([{"image": image, "label": f"{number:04d}"} for number in range(300)], tmp_path / "fewer", **QUIET)
+    with pytest.raises(UsageError) as caught:
+        build([{"image": image, "label": f"{number:04d}"} for number in range(300)], tmp_path / "columns", **QUIET)
+    assert len(str(caught.value)) < 2000
 
 
 def test_long_patterns_names_and_columns(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from support.builds import QUIET
 from support.datasets import fixed, text, write_dataset
-from support.missing import ROWS, known, write_missing
+from support.missing import EXPRESSIONS, ROWS, known, sql_rows, write_missing
 
 import packer
 from packer.packed.browse.dataset import BrowsedDataset
@@ -26,6 +26,12 @@ from shardspec.schema import Schema
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Columns]:
     root = tmp_path_factory.mktemp("missing") / "d"
     return root, write_missing(root)
+
+
+def test_pages_select_the_rows_that_sql_selects(data: tuple[Path, Columns]) -> None:
+    dataset = BrowsedDataset(data[0])
+    found = {expression: dataset.select(expression).rows().tolist() for expression in EXPRESSIONS}
+    assert found == {expression: sql_rows(data[1], expression) for expression in EXPRESSIONS}
 
 
 def test_rows_without_a_value_are_sorted_last(data: tuple[Path, Columns]) -> None:

@@ -60,6 +60,17 @@ def test_texts_and_classes_are_counted_by_value_with_any_quotes(tmp_path: Path) 
         assert len(dataset.select(bar.where)) == bar.count, bar.where
 
 
+def test_values_marked_as_missing_are_in_no_bar(tmp_path: Path) -> None:
+    schema = Schema((fixed("age", "<f8"), fixed("age_valid", "|b1")))
+    values = {"age": np.array([0.0, 31.5, 70.0]), "age_valid": np.array([False, True, True])}
+    write_dataset(tmp_path / "d", "npy", schema, values)
+    dataset = BrowsedDataset(tmp_path / "d")
+    found = spread(dataset, "age")
+    assert sum(bar.count for bar in found.bars) == 2
+    assert found.note == "1 samples without a value"
+    assert sum(len(dataset.select(bar.where)) for bar in found.bars) == 2
+
+
 @pytest.mark.parametrize("value", [0.0, -0.1, 1e-30, 3e38])
 def test_one_fraction_is_a_value_not_a_range(tmp_path: Path, value: float) -> None:
     schema = Schema((fixed("x", "<f4"), fixed("x_valid", "|b1")))

@@ -252,3 +252,28 @@ def test_a_mixture_of_other_classes_is_refused(tmp_path):
     for read in (lambda: without.column("label"), lambda: without.where("label == 'real'")):
         with pytest.raises(UsageError, match="same classes in all"):
             read()
+
+
+def test_many_classes_make_a_short_message(tmp_path):
+    names = tuple(f"class {i:04d} {'with a long name ' * 8}" for i in range(500))
+    for name, classes in (("all", names), ("few", names[:-1])):
+        schema = Schema((text("key"), fixed("label", "<i8", classes=classes)))
+        write_dataset(tmp_path / name, "npy", schema, {"key": keys(3), "label": np.arange(3)})
+    everything, few = open_dataset(tmp_path / "all"), open_dataset(tmp_path / "few")
+    for call in (lambda: MixedDataset([everything, few]), lambda: everything + few.subset([0])):
+        with pytest.raises(
+            UsageError, match=r"label 499 as '.*' in .* \(of 500\).*as no class in .* \(of 499\)"
+        ) as raised:
+            call()
+        assert len(str(raised.value)) < 400
+    assert len(everything + everything.subset([0])) == 4
+
+
+def test_many_fields_make_a_short_message(tmp_path):
+    for name, dtype in (("one", "<f4"), ("other", "<i8")):
+        schema = Schema((text("key"), *(fixed(f"number_{i}", dtype) for i in range(200))))
+        columns = {"key": keys(2)} | {f"number_{i}": np.zeros(2, dtype) for i in range(200)}
+        write_dataset(tmp_path / name, "npy", schema, columns)
+    with pytest.raises(UsageError, match=r"'number_0' float32 \(\) in datasets\[0\].*; and 196 more: choose") as raised:
+        MixedDataset([open_dataset(tmp_path / "one"), open_dataset(tmp_path / "other")])
+    assert len(str(raised.value)) < 600
