@@ -230,6 +230,21 @@ def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeyp
         assert fingerprints(out) == fingerprints(tmp_path / f"whole-{attempt}")
 
 
+def test_another_library_is_an_error_that_names_the_difference(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    begin(source, out, monkeypatch)
+    import packer.builds.provenance as runtime
+
+    installed = runtime.library_version
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "library_version", lambda name: "0.0.1" if name == "pillow" else installed(name))
+        with pytest.raises(ResumeMismatchError, match=r"runtime pillow: was '.*', now '0\.0\.1'"):
+            build(source, out)
+    build(source, out)
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_changed_step_is_a_difference(source: Path, tmp_path: Path, finished: bool) -> None:
     """Its file is looked at, not its time; what the module imports is not."""

@@ -41,6 +41,7 @@ def picture(shape: Shape, content: str) -> np.ndarray:
     params=[
         ("openvino", "parity", False),
         ("openvino", "dataset", False),
+        ("torch", "parity", False),
         ("torch", "dataset", True),
     ],
     ids=lambda param: "-".join(map(str, param)),

@@ -1,6 +1,7 @@
 """The diagnosis names what is slow. Delays are sleeps that outweigh everything else many times over."""
 
 import re
+import threading
 import time
 import types
 
@@ -122,6 +123,39 @@ def test_a_diagnosis_within_an_epoch_leaves_it_alone(raw_path):
         found.append(batch["label"].tolist())
     assert loader.state_dict() == {**other.state_dict(), "epoch": 0}
     assert [found, [batch["label"].tolist() for batch in loader]] == expected
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_loaders_place_is_kept(raw_path, steps):
+    loader = Loader(open_dataset(raw_path), 5, shuffle="full", seed=1)
+    loader.set_epoch(4)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    diagnose(loader, lambda batch: None, batches=4)
+    assert loader.state_dict() == state
+    rest = torch.cat([batch["label"] for batch in iterator])
+    assert len(rest) == 60 - 5 * steps
+    assert loader.state_dict() == {**state, "consumed": 60}
+
+
+def test_what_waits_for_the_transforms_is_not_blamed(raw_path):
+    """A transform that holds Python's lock slows the loop's thread too; here the mere presence of the threads does."""
+
+    def slow(sample):
+        time.sleep(0.02)
+        return sample
+
+    def held_back(batch):
+        if any(thread.name.startswith("readers-loader") for thread in threading.enumerate()):
+            time.sleep(0.08)
+        return batch
+
+    loader = Loader(open_dataset(raw_path), 5, workers=2, sample_transform=slow, batch_transform=held_back)
+    found = diagnose(loader, lambda batch: None, batches=8)
+    assert found.moving < found.waiting / 2
+    assert "Transforms take 2" in found.verdict
 
 
 @pytest.mark.parametrize(
