@@ -320,6 +320,22 @@ def test_a_dataset_without_splits_has_no_part_of_that_name(faces: Path, tmp_path
         copy(faces, tmp_path / "out", split="train")
 
 
+def test_the_next_copy_deletes_temporary_folders_of_killed_ones(
+    here: StoreServer, official: Path, tmp_path: Path
+) -> None:
+    command = arguments("copy", official, here.url("killed-part"), "--where", "number < 2")
+    env = {**here.env, "TMPDIR": str(tmp_path)}
+    here.fail({"match": "PUT .*shard", "kind": "503", "times": 10**6})
+    with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
+        while here.left() == [10**6]:
+            assert process.poll() is None
+        process.kill()
+    here.fail()
+    assert len(list(tmp_path.iterdir())) == 1
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("inside", ["", "copy"])
 def test_a_copy_inside_the_dataset_is_refused(faces: Path, inside: str) -> None:
     with raises(UsageError, option="out"):

@@ -19,7 +19,8 @@ from support.packed_files import read_all, samples_of, write_faces
 from support.tar_streams import stream_tars
 
 from packer import convert, export
-from shardspec.errors import UsageError
+from packer.packed.export.shards import LitDataShards, MDSShards
+from shardspec.errors import BuildError, UsageError
 
 ROWS = 12
 SIZE = 8000
@@ -113,6 +114,25 @@ def test_shards_hold_the_stored_bytes_and_are_the_same_at_any_run(
             export(faces / codec, tmp_path / "a", progress=False, **how)
     with raises(UsageError, expected="a new or empty folder", found="an export of another dataset"):
         export(faces / "None", tmp_path / "a", to=to, shard_size=SIZE, progress=False)
+
+
+def test_an_interrupted_export_leaves_nothing_and_starts_anew(
+    tmp_path: Path, faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, kind in (("mds", MDSShards), ("litdata", LitDataShards)):
+
+        def fail(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "close", fail)
+            with pytest.raises(BuildError, match="No space left"):
+                export(faces / "jpeg", tmp_path / module, to=module, progress=False)
+        assert [path.name for path in tmp_path.iterdir() if module in path.name] == []
+        (tmp_path / f".{module}.exporting").mkdir()
+        (tmp_path / f".{module}.exporting" / "chunk-0-0.bin").write_bytes(b"of a killed process")
+        assert export(faces / "jpeg", tmp_path / module, to=module, progress=False).samples == ROWS
+        assert sorted(path.name for path in tmp_path.iterdir() if module in path.name) == [module]
 
 
 def test_tar_files_are_those_of_convert_and_open_in_webdataset(tmp_path: Path, faces: Path) -> None:
