@@ -19,6 +19,7 @@ from packer.sources.tables.base import Table, open_table
 from packer.sources.tables.chunks import Chunk, chunks_of, describe_row
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
+from shardspec.schema import NO_CLASS
 from shardspec.typing.columns import Where
 from shardspec.wording import LONG, quote_some, shorten
 
@@ -142,7 +143,8 @@ class TableSource(RowsSource):
             self._check(rows, table, path_column)
 
         listing = self._list(chunks, label_from, path_column, table.where, table.is_text)
-        return replace(listing, notes=(*listing.notes, *table.notes.values()))
+        listing = replace(listing, notes=(*listing.notes, *table.notes.values()))
+        return _with_class_labels(listing, table.classes, label_from)
 
     def _check(self, rows: int, table: Table, path_column: str) -> None:
         names = list(table.names)
@@ -158,12 +160,26 @@ class TableSource(RowsSource):
                     hint="put a line such as path,label before it",
                 )
             like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
+            option = "--path-column" if like is None else f"--path-column {shlex.quote(like)}"
             raise UsageError(
                 place=self.path,
                 expected=f"a column {shorten(path_column)} of paths",
                 found=quote_some(names) or "none",
-                hint=f"name it with --path-column{'' if like is None else f' {shlex.quote(like)}'}{''.join(f'; {note}' for note in table.notes.values())}",
+                hint="; ".join((f"name it with {option}", *table.notes.values())),
             )
+
+
+def _with_class_labels(listing: Listing, named: Mapping[str, Sequence[str]], label_from: str) -> Listing:
+    """Add the class names that the table's metadata has for the numbers in the label's column."""
+    columns = [name for name, field in listing.fields.items() if field == "label"]
+    column = next(iter(columns), None) if label_from == "auto" else label_from
+    names = None if column is None or label_from == "none" else named.get(column)
+    if names is None or "label" in listing.classes:
+        return listing
+    labels = {item.columns.get("label") for item in listing.items if item.reject is None}
+    if not labels or not all(type(label) is int and NO_CLASS <= label < len(names) for label in labels):
+        return listing
+    return replace(listing, classes={**listing.classes, "label": list(names)})
 
 
 def digest_value(value: Any) -> Any:

@@ -41,6 +41,11 @@ class Table(Protocol):
         """
         ...
 
+    @property
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """The class names of columns of numbers, known once `chunks` has read the table."""
+        ...
+
     def chunks(self, columns: Collection[str] | None = None, unread: Collection[str] = ()) -> Iterator[Chunk]:
         """Read the rows in chunks.
 

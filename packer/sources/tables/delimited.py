@@ -45,6 +45,7 @@ class CsvTable:
 
     is_text = True
     mark = ","
+    classes: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, path: Path, unquoted: bool = False) -> None:
         self._unquoted = unquoted

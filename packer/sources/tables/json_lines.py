@@ -1,6 +1,6 @@
 """Tables of JSON lines."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ class JsonLinesTable:
 
     is_text = False
     notes: Mapping[str, str] = {}
+    classes: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, path: Path) -> None:
         self.names: dict[str, None] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from packer.sources.tables.base import Passes, refuse_doubled
-from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, describe_row, reading_parquet
+from packer.sources.tables.chunks import CHUNK_ROWS, Chunk, chunk_of_batch, class_labels, describe_row, reading_parquet
 
 
 class ParquetTable:
@@ -19,6 +19,7 @@ class ParquetTable:
 
     def __init__(self, path: Path) -> None:
         self.names: Sequence[str] = ()
+        self.classes: Mapping[str, Sequence[str]] = {}
         self._path = path
         self._passes = Passes(path)
 
@@ -45,5 +46,6 @@ class ParquetTable:
     def _opened(self) -> Iterator[Any]:
         with self._passes.begin(), reading_parquet(self._path), pq.ParquetFile(self._path) as file:
             self.names = file.schema_arrow.names
+            self.classes = class_labels(file.schema_arrow.metadata)
             refuse_doubled(self._path, self.names)
             yield file

@@ -8,6 +8,8 @@ from typing import Any
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.builds import QUIET, write_images
 from support.command import read_jsonl, run_packer
@@ -191,6 +193,24 @@ def test_a_packed_dataset_is_numbered_anew(folders: Path, tmp_path: Path) -> Non
     build(tmp_path / "numbers", tmp_path / "named", classes_from=tmp_path / "out", **QUIET)
     assert labels_of(tmp_path / "named") == (("real", "fake"), [1, 0])
     assert [int(sample["image"][0, 0, 0]) for sample in open_dataset(tmp_path / "named")] == [0, 1]
+
+
+def test_the_class_labels_of_hugging_face_keep_their_names(folders: Path, tmp_path: Path) -> None:
+    """Parquet tables that `datasets` writes have the names in the file's metadata."""
+    features = {
+        "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+        "path": {"dtype": "string", "_type": "Value"},
+    }
+    table = pa.table({"path": ["real/b.png", "fake/a.png"], "label": pa.array([1, 0], pa.int64())})
+    for number, (labels, expected) in enumerate(
+        (([1, 0], ("cat", "dog")), ([1, 2], None), ([-1, -2], None), ([-1, 1], ("cat", "dog")))
+    ):
+        marked = table.set_column(1, "label", pa.array(labels, pa.int64()))
+        marked = marked.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        pq.write_table(marked, folders / "table.parquet")
+        build(folders / "table.parquet", tmp_path / f"{number}", **QUIET)
+        dataset = open_dataset(tmp_path / f"{number}")
+        assert (dataset.classes, list(dataset.column("label"))) == (expected, labels)
 
 
 @pytest.mark.parametrize(
