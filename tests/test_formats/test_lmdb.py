@@ -31,6 +31,16 @@ def test_a_file_that_cannot_be_written_is_reported_with_the_reason(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_tree_of_several_levels(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    encoded = blobs(20_000, [4])
+    manifest = write_encoded(tmp_path, "lmdb", BLOBS, encoded, batch_rows=5000)
+    with lmdb.open(str(tmp_path / "shard-00000.lmdb"), subdir=False, readonly=True, lock=False) as environment:
+        assert environment.stat()["depth"] >= 3
+    rows = np.random.default_rng(1).permutation(20_000)[:3000].tolist()
+    assert_same(BLOBS, read_rows(open_shard(tmp_path, manifest), BLOBS, rows), encoded, rows)
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")
 def test_opening_a_shard_touches_little_of_it(tmp_path: Path) -> None:
     manifest = write_encoded(tmp_path, "lmdb", BLOBS, blobs(8000, [1400]), batch_rows=1000)

@@ -285,6 +285,13 @@ class TestUnicodeForms:
         assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
         assert any(ascii(self.ONE) in note and ascii(self.TWO) in note for note in made.notes)
 
+    @pytest.mark.parametrize("form", ["NFC", "NFD"])
+    def test_numbers_do_not_depend_on_the_form(self, tmp_path: Path, form: Any) -> None:
+        photos = write_images(tmp_path / "photos", [f"{normalize(form, 'é')}/a.png", "f/c.png"])
+        made = build(photos, tmp_path / "out", label_from="folder", **QUIET)
+        assert open_dataset(tmp_path / "out").classes == ("f", self.ONE)
+        assert not any("Unicode" in note for note in made.notes)
+
     def test_a_column(self, tmp_path: Path) -> None:
         made = build(rows_of([self.TWO, "f", self.ONE]), tmp_path / "out", **QUIET)
         assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1])

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +168,27 @@ def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) 
     assert "found a file of 8589934592" in reasons["tail.jpg"]
     assert reasons["zeros.jpg"].startswith("expected an image (")
     assert [sample["source"] for sample in read_samples(tmp_path / "out")] == ["good.jpg"]
+
+
+def test_a_file_that_vanishes_after_planning_is_a_reject(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.mp4"):
+        if name.endswith("png"):
+            write_image(tmp_path / "source" / name, scene(0, (20, 16)))
+        else:
+            write_video(tmp_path / "source" / name, frames=3)
+
+    def vanish(samples: Any) -> Any:
+        for sample in samples:
+            for name in ("b.png", "c.mp4"):
+                (tmp_path / "source" / name).unlink(missing_ok=True)
+            yield sample
+
+    result = packer.build(
+        tmp_path / "source", tmp_path / "out", steps=["decode", vanish], progress=False, max_rejects=1
+    )
+    assert (result.counts.packed_items, result.counts.rejected_items) == (1, 2)
+    for line in read_jsonl(tmp_path / "out" / "rejects.jsonl"):
+        assert "No such file or directory" in line["reason"]
 
 
 class TestDisk:

@@ -421,6 +421,16 @@ def test_an_overwrite_that_gave_nothing_leaves_the_old_dataset_and_its_reasons(s
     assert fingerprints(out) == before
 
 
+def test_leftovers_of_a_kill_behind_the_commit_are_cleared(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    build(source, out)
+    (out / ".build" / "parts").mkdir(parents=True)
+    (out / ".build" / "plan.json").write_text("{}")
+    build(source, out)
+    check_whole(out)
+    assert not (out / ".build").exists()
+
+
 @pytest.mark.parametrize("format", ["lmdb", "npy"])
 def test_overwrite_replaces_the_dataset_and_nothing_else(source: Path, tmp_path: Path, format: str) -> None:
     out = tmp_path / "out"

@@ -86,6 +86,9 @@ def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
     report = packer.rejects(tmp_path / "begun")
     assert (report.items, report.rejected, report.finished) == (8, 5, False)
     assert "not finished" in report.describe()
+    (tmp_path / "begun" / ".build" / "plan.json").write_text("[]")
+    report = packer.rejects(tmp_path / "begun", out=tmp_path / "table.csv")
+    assert (report.items, report.finished) == (0, False), "no parts are found without a plan"
 
 
 def test_the_table_of_merged_datasets_has_their_labels(source: Path, tmp_path: Path) -> None:
