@@ -300,6 +300,14 @@ class TestUnicodeForms:
         build(rows_of([self.TWO, "f", self.ONE, self.TWO]), tmp_path / "out", update=True, **QUIET)
         assert labels_of(tmp_path / "out") == (("f", self.ONE), [1, 0, 1, 1])
 
+    def test_class_labels_of_hugging_face(self, folders: Path, tmp_path: Path) -> None:
+        features = {"label": {"names": [self.TWO, "f", self.ONE], "_type": "ClassLabel"}}
+        table = pa.table({"path": ["real/b.png", "fake/a.png", "real/c.png"], "label": [0, 1, 2]})
+        marked = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        pq.write_table(marked, folders / "table.parquet")
+        build(folders / "table.parquet", tmp_path / "out", **QUIET)
+        assert labels_of(tmp_path / "out") == ((self.ONE, "f"), [0, 1, 0])
+
     def test_lists(self, tmp_path: Path) -> None:
         rows = rows_of([self.TWO, "f", self.ONE])
         build(rows, tmp_path / "listed", classes=["f", self.TWO], **QUIET)

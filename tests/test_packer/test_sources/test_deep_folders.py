@@ -10,6 +10,7 @@ import pytest
 from support.command import read_jsonl, run_packer
 from support.media import scene, write_image
 
+from packer.assembly.samples import PackedSamples
 from packer.steps.faces.boxes import digest_file_or_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no paths of that length")
@@ -36,6 +37,17 @@ def nest(root: Path, levels: int, file: Path, name: str = "d") -> Path:
         shutil.copyfileobj(source, target)
     os.close(at)
     return root.joinpath(*[name] * levels, file.name)
+
+
+def test_a_thousand_levels_are_listed(root: Path, tmp_path: Path) -> None:
+    picture = write_image(tmp_path / "a.png", scene(0, (24, 16)))
+    write_image(root / "b.png", scene(1, (24, 16)))
+    levels = 1200
+    path = nest(root, levels, picture)
+    run_packer("build", root, tmp_path / "out", "--quiet")
+    samples = PackedSamples(tmp_path / "out")
+    assert [sample["source"] for sample in samples.read([0, 1])] == ["b.png", path.relative_to(root).as_posix()]
+    samples.rows.close()
 
 
 def test_a_file_whose_path_is_too_long_is_a_reject(root: Path, tmp_path: Path) -> None:

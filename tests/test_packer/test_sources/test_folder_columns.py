@@ -288,7 +288,7 @@ class TestSidecars:
             except ValueError as error:
                 assert str(error).startswith("sidecar 'a.json': ")  # noqa: PT017 -- either is right
             else:
-                json.dumps(columns)
+                json.dumps(columns, allow_nan=False, ensure_ascii=False).encode()
 
     def test_a_change_is_another_plan_and_in_between_a_reject(self, tmp_path: Path) -> None:
         root = write_tree(tmp_path / "in", "0.png", "1.png")
@@ -308,6 +308,29 @@ class TestSidecars:
         assert done.returncode != 0
         assert "size, time or columns" in done.stderr
         assert "finished already" not in done.stdout
+
+    def test_an_unfinished_build_goes_on_and_takes_what_has_changed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = write_tree(tmp_path / "in", "a/0.png", "a/1.png")
+        (root / "a" / "0.json").write_text('{"age": 3}')
+        options: dict[str, Any] = {"sidecars": True, "fields_from_path": "{label}/*", **QUIET}
+
+        def stop(*_: object) -> Any:
+            raise KeyboardInterrupt
+
+        for out in ("same", "changed"):
+            with monkeypatch.context() as patch:
+                patch.setattr("packer.builds.work.BuildWork.run", stop)
+                with pytest.raises(KeyboardInterrupt):
+                    build(root, tmp_path / out, **options)
+        assert build(root, tmp_path / "same", **options).resumed
+        build(root, tmp_path / "whole", **options)
+        digests = [Layout(tmp_path / out).load().shards[0].files[0].sha256 for out in ("same", "whole")]
+        assert digests[0] == digests[1]
+        (root / "a" / "0.json").write_text('{"age": 4}')
+        build(root, tmp_path / "changed", **options)
+        assert open_dataset(tmp_path / "changed").column("age").tolist()[0] == 4
 
     def test_further_files_may_be_named_in_them(self, tmp_path: Path) -> None:
         """As with `--also` and `--boxes-from` for a table; rejected items have no columns."""
