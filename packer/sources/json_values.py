@@ -11,20 +11,21 @@ _DEPTH = 32
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON in UTF-8. NaN becomes None, a missing value.
+    """Parse JSON in UTF-8. A single NaN becomes None, a missing value.
 
     Raises
     ------
     ValueError
         If the bytes are not JSON, an object has a name twice, of which Python would take the last and other parsers the
-        first, a number is infinite, a text has half of a surrogate pair, or the values are nested too deeply.
+        first, a number is infinite, a list has NaN, a text has half of a surrogate pair, or the values are nested too
+        deeply.
     """
     try:
         document = json.loads(
             data.decode("utf-8-sig"),
             parse_constant=_parse_constant,
             parse_float=_finite,
-            object_pairs_hook=_without_doubles,
+            object_pairs_hook=_make_object,
         )
         if b"\\u" in data:  # half of a surrogate pair is not a character
             json.dumps(document, ensure_ascii=False).encode()
@@ -36,6 +37,13 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more") from error
     if data.count(b"[") + data.count(b"{") > _DEPTH:  # else it cannot be deeper
         _check_depth(document)
+    if document is math.nan:
+        return None
+    if b"NaN" in data:
+        try:
+            json.dumps(document, allow_nan=False)
+        except ValueError as error:
+            raise ValueError("expected finite numbers in lists, found NaN") from error
     return document
 
 
@@ -48,9 +56,10 @@ def _check_depth(document: Any) -> None:
         raise ValueError(f"expected at most {_DEPTH} levels of lists and objects, found more")
 
 
-def _parse_constant(word: str) -> None:
+def _parse_constant(word: str) -> float:
     if word != "NaN":
         raise ValueError(f"expected finite numbers, found {word}")
+    return math.nan
 
 
 def _finite(text: str) -> float:
@@ -60,8 +69,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = {name: None if value is math.nan else value for name, value in pairs}
     if len(found) < len(pairs):
         raise ValueError(f"expected every name once, found {counted(len(pairs) - len(found), 'name')} repeated")
     return found

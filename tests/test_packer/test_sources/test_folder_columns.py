@@ -220,6 +220,7 @@ class TestSidecars:
             (".json", b'{"a": 1', "expected JSON, "),
             (".json", b'{"a": 1, "a": 2}', "expected every name once, found 1 name repeated"),
             (".json", b'{"a": -Infinity}', "expected finite numbers, found -Infinity"),
+            (".json", b'{"a": [[NaN]]}', "expected finite numbers in lists, found NaN"),
             (".json", b'{"a": -1e999}', "expected finite numbers, found '-1e999'"),
             (".json", b'{"a": "\\ud800"}', "found half of a surrogate pair"),
             (".json", b'{"a": ' + b"9" * 5000 + b"}", "Exceeds the limit"),

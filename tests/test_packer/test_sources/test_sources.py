@@ -277,6 +277,7 @@ class TestFiles:
             ("t.jsonl", b"{}\n{", "line 2: expected JSON"),
             ("t.jsonl", b"[1]\n", "line 1: expected a JSON object, found list"),
             ("t.jsonl", b'{"path": "\xff"}\n', "t.jsonl"),
+            ("t.jsonl", b'{"path": "a.png", "x": [1, NaN]}\n', "line 1: expected finite numbers in lists, found NaN"),
             ("t.jsonl", b"[" * 100_000, "expected at most 32 levels"),
             ("t.parquet", b"not parquet", "t.parquet: expected"),
             ("t.parquet", b"", "t.parquet: expected"),
