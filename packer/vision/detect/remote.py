@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +138,13 @@ class RemoteDetector:
         return header
 
 
+class _Refusal(NamedTuple):
+    """An error of a detector as text. The exception itself would keep alive the frames of its traceback."""
+
+    text: str
+    lacks_memory: bool
+
+
 class DetectorServer:
     """Serves requests from any number of connections.
 
@@ -155,7 +162,7 @@ class DetectorServer:
 
     def __init__(self, announce: Callable[[str, int, int], None]) -> None:
         self._announce = announce
-        self._requests: queue.SimpleQueue[tuple[int, list[Frame], Future[Detections]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[int, list[Frame], Future[Detections | _Refusal]]] = queue.SimpleQueue()
         self._room = threading.Semaphore(RECEIVED_REQUESTS)
         self._detector: Future[CheckedDetector] = Future()
 
@@ -177,18 +184,21 @@ class DetectorServer:
             worker, frames, result = self._requests.get()
             count = len(frames)
             self._announce("busy", worker, count)
+            found: Detections | _Refusal
+            in_doubt = ""
             try:
-                found, failed = detector.detect(frames), None
+                found = detector.detect(frames)
             except Exception as error:
-                if not isinstance(error, BadDetectionsError):
-                    detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
-                failed = error
+                text = str(error) if isinstance(error, ItemError) else describe_error(error)
+                found = _Refusal(text, find_memory_error(error) is not None)
+                in_doubt = "" if isinstance(error, BadDetectionsError) else text
             frames.clear()
+            if in_doubt:  # after the handler, because its exception keeps alive what the call made on the device
+                print(f"worker {worker}: {in_doubt}", file=sys.stderr, flush=True)
+                detector.detect([np.zeros((_PROBE_SIDE, _PROBE_SIDE, _CHANNELS), np.uint8)])
             self._announce("over", worker, count)
-            if failed is None:
-                result.set_result(found)
-            else:
-                result.set_exception(failed)
+            result.set_result(found)
+            del found, result
 
     def _serve(self, channel: Channel, worker: int) -> None:
         try:
@@ -202,7 +212,7 @@ class DetectorServer:
     def _answer(self, channel: Channel, worker: int, shapes: list[tuple[int, int]]) -> None:
         detector = self._detector.result()  # the build gives no worker anything to do before
         self._announce("waits", worker, len(shapes))
-        result = Future[Detections]()
+        result = Future[Detections | _Refusal]()
         with self._room:
             try:
                 frames = [_new_frame(detector, *shape) for shape in shapes]
@@ -215,12 +225,10 @@ class DetectorServer:
             channel.fill(*frames)
             self._requests.put((worker, frames, result))
             del frames  # they are freed once the request is detected
-            failed = result.exception()
-        if failed is not None:
-            text = str(failed) if isinstance(failed, ItemError) else describe_error(failed)
-            channel.send({"error": text, "memory": find_memory_error(failed) is not None})
+            found = result.result()
+        if isinstance(found, _Refusal):
+            channel.send({"error": found.text, "memory": found.lacks_memory})
             return
-        found = result.result()
         faces = np.diff(found.offsets).tolist()
         channel.send({"faces": faces}, *map(np.ascontiguousarray, (found.boxes, found.scores, found.points)))
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ class FakeDetector:
         self.made: list[tuple[int, int]] = []
         self.go_on = threading.Event()
         self.spared: Exception | None = None
+        self.made_by_failed: weakref.ref[Frame] | None = None
+        self.kept = False
 
     def new_frame(self, height: int, width: int) -> Frame:
         if self.spared is not None:
@@ -41,12 +44,15 @@ class FakeDetector:
     def detect(self, frames: Sequence[Frame]) -> Detections:
         first = [int(frame.flat[0]) if frame.size else 0 for frame in frames]
         self.requests.append(first)
+        self.kept = self.made_by_failed is not None and self.made_by_failed() is not None
         if 255 in first:
             assert self.go_on.wait(LIMIT_S)
             first = [0] * len(first)
         if 254 in first:
             raise Stop
         if 253 in first:
+            on_device = np.empty((2, 2, 3), np.uint8)
+            self.made_by_failed = weakref.ref(on_device)
             raise ValueError("a bad frame")
         if 252 in first:
             raise BadDetectionsError("detector x: expected scores")
@@ -177,6 +183,8 @@ def test_an_error_reaches_the_one_that_asked_and_the_connection_stays(served: Se
     client = served.client()
     with pytest.raises(ItemError, match=r"^ValueError: a bad frame$"):
         client.detect([frame(253)])
+    assert served.detector.requests == [[253], [0]]  # the second one checks that the detector still works
+    assert not served.detector.kept
     assert len(client.detect([frame(6)]).boxes) == 6
 
 
