@@ -5,7 +5,7 @@ when a transform needs the pixels, or at the end, where the conversion to floati
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -18,6 +18,8 @@ from shardspec.errors import UsageError
 
 Table = npt.NDArray[Any]
 """(256,) for all channels, or (256, C), in the dtype of the new values."""
+TableMaker = Callable[[], Table]
+Quick = Callable[[npt.NDArray[Any]], npt.NDArray[Any] | None]
 
 
 class Pixels:
@@ -35,7 +37,8 @@ class Pixels:
         self._image: npt.NDArray[Any] = image
         self._out = out
         self._owned = False
-        self._table: Table | None = None
+        self._table: Table | TableMaker | None = None
+        self._quick: Quick | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,23 +48,40 @@ class Pixels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the values after the pending table."""
-        return self._image.dtype if self._table is None else self._table.dtype
+        table = self._table
+        return table.dtype if isinstance(table, np.ndarray) else self._image.dtype
 
-    def look_up(self, table: Table) -> None:
-        """Replace each value by its entry in a table; the values must still be uint8."""
-        first = self._table
-        if first is None:
-            self._table = table
-        elif table.ndim == first.ndim == 2:
-            self._table = table[first, np.arange(table.shape[1])]
+    def look_up(self, table: Table | TableMaker, quick: Quick | None = None) -> None:
+        """Replace each value by its entry in a table; the values must still be uint8.
+
+        Parameters
+        ----------
+        table : ndarray or callable
+            A callable makes a uint8 table if one is needed.
+        quick : callable, optional
+            Does exactly what the table does, in less time, or returns None if it cannot. Called only if no other table
+            follows.
+        """
+        if self._table is None:
+            self._table, self._quick = table, quick
+            return
+        first, then = _made(self._table), _made(table)
+        self._quick = None
+        if then.ndim == first.ndim == 2:
+            self._table = then[first, np.arange(then.shape[1])]
         else:  # at least one table is for all channels
-            self._table = table.take(first.astype(np.intp), axis=0)  # five times faster than ``table[first]``
+            self._table = then.take(first.astype(np.intp), axis=0)  # five times faster than ``then[first]``
 
     def values(self) -> npt.NDArray[Any]:
         """Apply the pending table and return the pixels, which must not be written to."""
-        table, out = self._table, self._out
-        if table is None:
+        quick, out = self._quick, self._out
+        if self._table is None:
             return self._image
+        made = None if quick is None else quick(self._image)
+        if made is not None:
+            self.replace(made)
+            return self._image
+        table = _made(self._table)
         if out is not None and out.dtype == table.dtype != np.uint8 and out.shape == self._image.shape:
             self._image, self._table, self._owned = _looked_up(self._image, table, out), None, True
         else:
@@ -78,6 +98,11 @@ class Pixels:
     def replace(self, image: npt.NDArray[Any]) -> None:
         """Continue with another image, to which nothing else refers. A last axis of 1, which cv2 drops, is restored."""
         self._image, self._table, self._owned = image.reshape(*image.shape[:2], -1), None, True
+        self._quick = None
+
+
+def _made(table: Table | TableMaker) -> Table:
+    return table if isinstance(table, np.ndarray) else table()
 
 
 def _looked_up(image: npt.NDArray[Any], table: Table, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:

@@ -4,6 +4,9 @@ Operations that depend on each value alone are look-up tables; the others need t
 torchvision's (the brightness of a pixel as an integer instead of a float), results are within one grey level.
 """
 
+import math
+from typing import Any
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +20,13 @@ _CENTRE, _AROUND = 4 / 13, 9 / 13
 """Torchvision's smoothing kernel (pixel 5 / 13, neighbours 1 / 13 each) as weights of the pixel and of a 3x3 mean."""
 _FLOOR = -0.498
 """Added before OpenCV rounds to nearest, ties to even, so that the result is truncated as in torchvision."""
+_HALF, _LAST, _ERROR = -0.4999, 0.9998, 5e-5
+"""For exact truncation: the shift, the largest fraction below an integer that it allows, and a bound of rounding errors
+for factors up to `_MOST`.
+"""
+_MOST = 2.0
 _LEVELS = np.arange(256, dtype=np.float32)
-_ROW = np.arange(256, dtype=np.uint8)
+_ROW = np.arange(256, dtype=np.uint8)[None]
 
 
 def check_channels(image: Pixels, user: str) -> None:
@@ -42,11 +50,26 @@ def adjust_contrast(image: Pixels, factor: float) -> None:
 
 
 def _scale(image: Pixels, factor: float, shift: float) -> None:
-    """Multiply values by a factor, add a shift and truncate."""
+    """Multiply values by a factor, add a shift and truncate: by a table, or by vector code where that is exact."""
     levels = _LEVELS * float(factor)  # in float32
     if shift:
         levels += np.float32(shift)
-    image.look_up(_cut(levels))
+    image.look_up(lambda: _cut(levels), lambda values: _scaled(values, factor, shift, levels))
+
+
+def _scaled(
+    values: npt.NDArray[Any], factor: float, shift: float, levels: npt.NDArray[np.float32]
+) -> npt.NDArray[Any] | None:
+    """Apply the table of `_scale` for `levels` with vector code, or return None if that might not be exact.
+
+    OpenCV rounds floating numbers where torchvision truncates. Subtracting slightly less than 0.5 makes both equal,
+    unless one of the levels is just below an integer.
+    """
+    if factor > _MOST or (levels - np.floor(levels)).max() > _LAST:
+        return None
+    if shift >= -_ERROR:  # convertScaleAbs takes absolute values, here of -0.49995 or more
+        return np.asarray(cv2.convertScaleAbs(values, alpha=factor, beta=shift + _HALF))
+    return np.asarray(cv2.addWeighted(values, factor, values, 0, shift + _HALF))
 
 
 def adjust_saturation(image: Pixels, factor: float) -> None:
@@ -92,12 +115,22 @@ def adjust_sharpness(image: Pixels, factor: float) -> None:
 
 def posterize(image: Pixels, bits: int) -> None:
     """Keep only the upper `bits` bits of each value, 0 to 8."""
-    image.look_up(_ROW & np.uint8(0xFF00 >> bits & 0xFF))
+    kept = 0xFF00 >> bits & 0xFF
+    image.look_up(_ROW[0] & np.uint8(kept), lambda values: np.asarray(cv2.bitwise_and(values, (kept,) * 4)))
 
 
 def solarize(image: Pixels, threshold: float) -> None:
     """Invert values from a threshold on."""
-    image.look_up(np.where(threshold <= _ROW, 255 - _ROW, _ROW))
+    levels = _ROW[0]
+    image.look_up(
+        lambda: np.where(levels >= threshold, 255 - levels, levels), lambda values: _solarized(values, threshold)
+    )
+
+
+def _solarized(values: npt.NDArray[Any], threshold: float) -> npt.NDArray[Any]:
+    """Apply `solarize` with vector code: inverting a value flips all of its bits."""
+    turned = np.asarray(cv2.threshold(values, math.ceil(threshold) - 1, 255, cv2.THRESH_BINARY)[1])
+    return np.asarray(cv2.bitwise_xor(values, turned, dst=turned))
 
 
 def autocontrast(image: Pixels) -> None:

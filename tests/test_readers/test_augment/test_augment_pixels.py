@@ -245,6 +245,26 @@ def test_a_chain_writes_its_numbers_where_the_batch_is(dtype):
         assert found.tobytes() == out.tobytes()
 
 
+@given(st.floats(0, 3), st.floats(-400, 300))
+@settings(deadline=None)
+def test_vector_code_gives_what_the_table_does(factor, shift):
+    picture = IMAGES["noise"]
+    quick, slow = Pixels(picture), Pixels(picture)
+    colors._scale(quick, factor, shift)
+    slow.look_up(np.arange(256, dtype=np.uint8))  # two tables, which nothing but a table can be
+    colors._scale(slow, factor, shift)
+    assert np.array_equal(quick.values(), slow.values())
+
+
+@given(st.floats(-10, 300) | st.integers(-1, 257))
+@settings(deadline=None)
+def test_values_from_a_threshold_on_are_turned(threshold):
+    pixels, levels = Pixels(IMAGES["noise"]), np.arange(256)
+    colors.solarize(pixels, threshold)
+    wanted = np.where(levels >= threshold, 255 - levels, levels).astype(np.uint8)[IMAGES["noise"]]
+    assert np.array_equal(pixels.values(), wanted)
+
+
 def test_a_vertical_flip_is_a_half_turn_and_a_mirror():
     sample = face_sample()
     flipped = VerticalFlip(p=1)(sample, sample_rng(0, 0, 0))
