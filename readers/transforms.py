@@ -109,24 +109,40 @@ def _takes_batches(transform: Any) -> bool | None:
 
 
 def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
-    """Refuse an image transform of torchvision, Kornia or Albumentations; the message names the adapter."""
+    """Refuse an image transform of torchvision, Kornia or Albumentations; the message has the line that works."""
     library = library_of(transform)
     if library is None:
         return
-    adapter, where = _ADAPTERS[library], option
+    name, module = type(transform).__name__, type(transform).__module__
+    adapter, short = _LIBRARIES[library]
+    call = f"{short}.{name}(…)" if module.startswith(library) else f"{name}(…)"
+    if module.startswith("torch.") or (library == "albumentations" and name == "Compose"):
+        call = "[…]"
+    elif library == "albumentations":
+        call = f"[{call}]"
+    elif "_presets" in module:
+        call = "v2.Compose([…])"
+    where = option
     if batches and library == "albumentations":
         where = "sample_transform"
     elif batches:
-        adapter = "BatchCompose"
+        adapter, call = "BatchCompose", call if call == "[…]" else f"[{call}]"
+    old = module.startswith("torchvision.") and not module.startswith("torchvision.transforms.v2")
     raise UsageError(
         option=option,
         expected=f"a transform of {'batches' if batches else 'samples'}",
-        found=f"{type(transform).__name__} of {library}, which takes images",
-        hint=f"write {f'{where}=' if where.islower() else ''}readers.augment.{adapter}([…])",
+        found=f"{name} of {library}, which takes images",
+        hint=f"write {f'{where}=' if where.islower() else ''}readers.augment.{adapter}({call})"
+        + (", with v2 from torchvision.transforms" if old else ""),
     )
 
 
-_ADAPTERS = {"albumentations": "Albumentations", "kornia": "Kornia", "torchvision": "Torchvision"}
+_LIBRARIES = {
+    "albumentations": ("Albumentations", "A"),
+    "kornia": ("Kornia", "K"),
+    "torchvision": ("Torchvision", "v2"),
+}
+"""The adapter of each library, and the name under which its transforms are usually imported."""
 
 
 def library_of(transform: Any) -> str | None:
@@ -145,4 +161,4 @@ def library_of(transform: Any) -> str | None:
         return next((library_of(part) for part in transform), None)
     if root == "torchvision" and not rest.startswith("transforms"):
         return None
-    return root if root in _ADAPTERS else None
+    return root if root in _LIBRARIES else None
