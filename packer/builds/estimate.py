@@ -4,6 +4,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing, Source
+from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources, check_steps
 from packer.vision.media import Medium
@@ -31,8 +33,10 @@ from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
 from shardspec.wording import counted, cut
 
+TRIED_ITEMS = 4
 TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Most items to try of each medium: of images, and of videos."""
+"""Most items to try of each kind and class, and of all images and all videos together. The number of choices has the
+same limits: all further kinds and classes share one."""
 
 _QUICK_S = 0.5
 """If packing takes less time than this, it is repeated and timed again, so that slow first calls do not count."""
@@ -128,7 +132,7 @@ def estimate(
     listener: ProgressListener,
     compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
-    """Plan a build, and pack a few items of every medium into a temporary folder. Nothing is written to `out`.
+    """Plan a build, and pack a few items of every kind and class into a temporary folder. Nothing is written to `out`.
 
     Parameters
     ----------
@@ -146,19 +150,16 @@ def estimate(
     comparison = compare(listing, runtime)
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
-    choices: dict[Medium, _Choice] = {}
-
-    def observe(item: Item) -> None:
-        choices.setdefault(item.medium, _Choice(item.medium)).add(item)
-
+    sampler = _Sampler()
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
-        plan, _ = make_plan(recipe, runtime, listing, observe=observe)
+        plan, _ = make_plan(recipe, runtime, listing, observe=sampler.add)
+    choices = sampler.choices()
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     resources = StepResources(decodes_ahead=has_core_to_spare(workers))
     tried: list[_Tried] = []
     samples = size = seconds = 0.0
-    with Stage(listener, "trying", sum(len(choice.items) for choice in choices.values()), "items") as stage:
-        for choice in choices.values():
+    with Stage(listener, "trying", sum(len(choice.items) for choice in choices), "items") as stage:
+        for choice in choices:
             with tempfile.TemporaryDirectory() as folder:
                 found = _pack(choice.items, recipe, plan, Path(folder), functions, resources, stage)
             tried.append(found)
@@ -201,23 +202,51 @@ class _Tried(NamedTuple):
     reason: str | None
 
 
+class _Sampler:
+    """Chooses items of every kind, folder and class: one choice for each, and one for those beyond the limits."""
+
+    def __init__(self) -> None:
+        self._choices: dict[tuple[Any, ...], _Choice] = {}
+
+    def add(self, item: Item) -> None:
+        """Add the next item of the plan. Its kind is its medium, its suffix, and whether the source rejected it."""
+        suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
+        folder, label = item.name.rpartition("/")[0], item.columns.get("label")
+        key: tuple[Any, ...] = (item.medium, suffix, item.reject is None, folder, label)
+        if key not in self._choices:
+            if sum(other[0] is item.medium for other in self._choices) >= _most(item.medium) - 1:
+                key = (item.medium,)
+            self._choices.setdefault(key, _Choice(item.medium))
+        self._choices[key].add(item)
+
+    def choices(self) -> list["_Choice"]:
+        """Return the choices. If a medium has many, each is a single item."""
+        media = Counter(key[0] for key in self._choices)
+        for (medium, *_), choice in self._choices.items():
+            del choice.items[max(1, _most(medium) // media[medium]) :]
+        return list(self._choices.values())
+
+
+def _most(medium: Medium) -> int:
+    return TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
+
+
 class _Choice:
-    """A few items of one medium, chosen at random with a fixed seed (reservoir sampling, Vitter's algorithm R)."""
+    """A few items of one kind and class, chosen at random with a fixed seed (reservoir sampling, Vitter's algorithm R)."""
 
     def __init__(self, medium: Medium) -> None:
         self.items: list[Item] = []
-        self._most = TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
         self._is_sequence = medium.is_sequence
         self._random = random.Random(0)  # noqa: S311 -- not a secret
         self._of = self._bytes = 0
 
     def add(self, item: Item) -> None:
-        """Add the next item of the medium."""
+        """Add the next item of this kind and class."""
         self._of += 1
         self._bytes += item.bytes
-        if len(self.items) < self._most:
+        if len(self.items) < TRIED_ITEMS:
             self.items.append(item)
-        elif (place := self._random.randrange(self._of)) < self._most:
+        elif (place := self._random.randrange(self._of)) < TRIED_ITEMS:
             self.items[place] = item
 
     @property

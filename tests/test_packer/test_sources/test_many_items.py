@@ -317,6 +317,21 @@ def test_the_memory_of_planning_hardly_grows_with_the_items(
     assert (more - less) / (MANY - FEW) < MORE_BYTES.get(write.__name__, BYTES)
 
 
+def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> None:
+    for folder, count in (("masks", 60), ("photos", 20)):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        for number in range(count):
+            path = tmp_path / "in" / folder / f"{number:03d}.png"
+            if folder == "masks":
+                path.write_bytes(b"not to be read")
+            else:
+                cv2.imwrite(str(path), np.full((8, 8, 3), number, np.uint8))
+    found = packer.dry_run(tmp_path / "in", tmp_path / "out", progress=False)
+    assert (found.samples, found.tried_items) == (20, 8)
+    labelled = packer.dry_run(tmp_path / "in", tmp_path / "out", label_from="folder", limit=70, progress=False)
+    assert labelled.samples == 10
+
+
 def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_LATE_S", 0.0)
     (tmp_path / "a.jpg").write_bytes(b"no image")
