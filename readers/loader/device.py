@@ -101,21 +101,29 @@ class DeviceStage:
         self._device = device
         self._transform = transform
         self._side = _new_stream(device) if device is not None and device.type == "cuda" else None
-        self._copied: SeededBatch | None = None  # the next batch, whose copy has begun
+        self._copied: SeededBatch | Exception | None = None  # the next batch, whose copy has begun, or has failed
 
     def __next__(self) -> Batch:
         if self._side is None:
             batch, seeds = next(self._batches)
             return apply_transform(self._transform, move(batch, self._device), seeds)
         # Only on CUDA: elsewhere an early copy would run at once and delay the consumer.
-        batch, seeds = self._copy() if self._copied is None else self._copied
-        self._copied = None
+        copied, self._copied = self._copied, None
+        if isinstance(copied, Exception):
+            try:
+                raise copied
+            finally:
+                del copied  # whose traceback refers to this frame, so batches would stay until garbage is collected
+        batch, seeds = copied or self._copy()
         stream = torch.cuda.current_stream(self._device)
         stream.wait_stream(self._side)
         for value in batch.values():
             _record(value, stream)
         if self._batches.ready():
-            self._copied = self._copy()
+            try:
+                self._copied = self._copy()
+            except Exception as error:  # of the next batch, so it waits until that one is asked for
+                self._copied = error
         return apply_transform(self._transform, batch, seeds)
 
     def _copy(self) -> SeededBatch:

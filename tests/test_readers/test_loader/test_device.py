@@ -1,7 +1,9 @@
 """Batches on their way to the device."""
 
+import gc
 import threading
 import time
+import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import torch
 from support.batches import keys_of
 
 from readers import Loader, open_dataset
+from readers.loader.device import move
 
 
 class Fails:
@@ -24,19 +27,29 @@ class Fails:
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-@pytest.mark.parametrize(("device", "ahead"), [("cpu", False), ("cpu", True), pytest.param("cuda", True, marks=NO_GPU)])
-def test_the_batches_before_a_failed_one_are_given(raw_path, monkeypatch, device, ahead):
-    dataset = open_dataset(raw_path, fields=["key", "label"]).subset(range(30))
-    loader = Loader(dataset, 10, shuffle=False, device=device, sample_transform=Fails())
-    loader.dataset._layout = loader.dataset.raw_layout
-    batches = iter(loader)
-    if ahead and device == "cpu":  # the way that copies take on a GPU, without its streams
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Return a function that makes an iterator copy ahead to the CPU as it does to a GPU, without streams."""
+
+    def prepare(batches):
         stream = SimpleNamespace(wait_stream=lambda other: None)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
         monkeypatch.setattr(torch.cuda, "stream", nullcontext)
         monkeypatch.setattr("readers.loader.device._record", lambda value, stream: None)
         batches._begin()
         batches._batches._side = stream
+
+    return prepare
+
+
+@pytest.mark.parametrize(("device", "ahead"), [("cpu", False), ("cpu", True), pytest.param("cuda", True, marks=NO_GPU)])
+def test_the_batches_before_a_failed_one_are_given(raw_path, as_on_a_gpu, device, ahead):
+    dataset = open_dataset(raw_path, fields=["key", "label"]).subset(range(30))
+    loader = Loader(dataset, 10, shuffle=False, device=device, sample_transform=Fails())
+    loader.dataset._layout = loader.dataset.raw_layout
+    batches = iter(loader)
+    if ahead and device == "cpu":
+        as_on_a_gpu(batches)
     given = [next(batches)]
     while 2 not in batches._stage._results:  # so that the error is there when the second batch is asked for
         time.sleep(0.001)
@@ -46,3 +59,36 @@ def test_the_batches_before_a_failed_one_are_given(raw_path, monkeypatch, device
     assert len(keys_of(given)) == 20
     assert all(batch["label"].device.type == device for batch in given)
     assert loader.state_dict()["consumed"] == 20
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
+def test_an_error_of_an_early_copy_waits_for_its_batch(raw_path, monkeypatch, as_on_a_gpu, device):
+    copies = []
+
+    def fail_at_the_third(batch, *arguments, **options):
+        copies.append(keys_of([batch]))
+        if len(copies) == 3:
+            raise torch.OutOfMemoryError("no")
+        return move(batch, *arguments, **options)
+
+    monkeypatch.setattr("readers.loader.device.move", fail_at_the_third)
+    loader = Loader(open_dataset(raw_path, fields=["key"]).subset(range(30)), 10, shuffle=False, device=device)
+    batches = iter(loader)
+    if device == "cpu":
+        as_on_a_gpu(batches)
+    given = [next(batches)]
+    while 2 not in batches._stage._results:  # so that the third is copied when the second is asked for
+        time.sleep(0.001)
+    given.append(next(batches))
+    assert len(copies) == 3
+    assert keys_of(given) == copies[0] + copies[1]
+    with pytest.raises(torch.OutOfMemoryError, match="no"):
+        next(batches)
+    assert loader.state_dict()["consumed"] == 20
+    left = weakref.ref(batches._batches)
+    gc.disable()
+    try:
+        del batches
+        assert left() is None  # no cycle with the error
+    finally:
+        gc.enable()
