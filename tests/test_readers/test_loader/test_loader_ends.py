@@ -81,6 +81,16 @@ def test_leaving_early_frees_everything(raw_path):
         next(iterator)
 
 
+def test_fifty_loaders_made_and_dropped_leave_nothing(jpeg_path):
+    """Threads and files left open fail every test: see `tests/conftest.py`."""
+    dataset = open_dataset(jpeg_path)
+    for number in range(50):
+        loader = Loader(dataset, 8, workers=2)
+        for step, _ in enumerate(loader):
+            if step == number % 5:
+                break
+
+
 _EXIT = """
 import sys
 from readers import Loader, open_dataset

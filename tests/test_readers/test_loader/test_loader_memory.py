@@ -1,6 +1,11 @@
 """The Loader's memory: nothing that is referred to is overwritten, what is not is used again."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from support.crops import write_crops
 
@@ -52,3 +57,40 @@ def test_batches_that_are_dropped_use_few_buffers(raw_path):
     loader = Loader(open_dataset(raw_path, fields=["image"]), 16, workers=2, prefetch=3)
     addresses = {batch["image"].data_ptr() for _ in range(20) for batch in loader}
     assert len(addresses) <= 3 + 2 + 1  # the loop's own variable holds one more while the next is taken
+
+
+_TWENTY_EPOCHS = """
+import sys
+import torch
+from readers import Loader, open_dataset
+def anonymous_bytes():
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+loader = Loader(open_dataset(sys.argv[1]), 64, workers=2, prefetch=3)
+epochs = []
+for epoch in range(20):
+    for batch in loader:
+        pass
+    epochs.append(anonymous_bytes())
+print(epochs[-1] - epochs[2])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's account of memory")
+def test_memory_is_flat_over_twenty_epochs(tmp_path):
+    path = write_crops(tmp_path / "d", "npy", None, count=400, size=128, shard_rows=150)  # 3 MB a batch, 20 MB an epoch
+    run = subprocess.run([sys.executable, "-c", _TWENTY_EPOCHS, str(path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 12_000_000
+
+
+def test_bytes_decoded_per_epoch_are_those_of_the_epoch(jpeg_path, monkeypatch):
+    dataset = open_dataset(jpeg_path, fields=["image"])
+    codec = dataset._decoding._codecs["image"]
+    decode, count = codec.decode, []
+    monkeypatch.setattr(codec, "decode", lambda data, out=None: (count.append(1), decode(data, out))[1])
+    loader = Loader(dataset, 16, workers=2)
+    for epoch in range(1, 4):
+        for _ in loader:
+            pass
+        assert len(count) == 60 * epoch
