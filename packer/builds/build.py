@@ -24,7 +24,8 @@ from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
-from packer.workspace.folder import change_about, clear_addition, committed, finish_interrupted, output_folder
+from packer.workspace.describing import change_about
+from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, is_url
 from shardspec.stores import Hub, Store, writable_store

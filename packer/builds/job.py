@@ -80,7 +80,7 @@ class BuildJob:
         self._functions = functions or {}
         self._about = listing.about if comparison is None else comparison.base.about
         self._from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
-        if ENGINES[options.engine].has_workers:
+        if not ENGINES[options.engine].takes_functions:
             _refuse_functions(self._live.values(), self._functions)
         growth = () if comparison is None else (f"update: {comparison.growth.describe()}",)
         shares = shares_detector(recipe, options)

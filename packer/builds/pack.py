@@ -91,7 +91,7 @@ def pack(
         max_rejects=max_rejects,  # type: ignore[arg-type]  # `BuildOptions` converts it to a fraction
         overwrite=overwrite,
     )
-    inline = not ENGINES[options.engine].has_workers
+    inline = ENGINES[options.engine].takes_functions
     name = function if isinstance(function, str) else _name_of(function, inline)
     called = import_target(name, what=f"function {name!r}") if isinstance(function, str) else function
     if not callable(called):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 READ_PAUSES_S = (0.5, 2.0)
 """Pauses in seconds before each retry of an item that could not be read because of a temporary fault."""
 
-_PART = re.compile(r"part-([0-9]+)\Z")
+_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
 _RECORD = ".json"
 
 
@@ -113,12 +113,18 @@ class BuildWork:
         with writing(self.workspace.out):
             if unit.do == "shard":
                 return self._shards.write(unit.number)
+            if unit.do == "join":
+                return self._join(unit.number)
             task = self.plan.tasks[unit.number]
             with reading():
                 if self._items is None:  # kept open: on a shared file system each opening takes time
                     self._items = self.workspace.items.open(encoding="ascii")
                 items = list(items_of(self._items, *task))
-            target = self.workspace.part(unit.number)
+            if unit.do == "item":
+                target = self.workspace.item_part(unit.number, unit.item)
+                items = [item for item in items if item.index == unit.item]
+            else:
+                target = self.workspace.part(unit.number)
             with self._fetching(items, verdicts), PartWriter(target, self.workspace.owner) as part:
                 at = 0
                 while at < len(items):
@@ -255,6 +261,20 @@ class BuildWork:
                 report.samples += 1
                 report.progressive += sum(value.progressive for value in row.values())
 
+    def _join(self, number: int) -> dict[str, Any]:
+        """Concatenate the parts of a task's items, then delete them. After a crash at any moment, the call can be repeated."""
+        task = self.plan.tasks[number]
+        paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
+        joined = self.workspace.part(number)
+        if not joined.exists():
+            with PartWriter(joined, self.workspace.owner) as part:
+                for path in paths:
+                    part.copy(Part(self.workspace.promised(path)), 0)
+                part.finish()
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return _summarise(Part(joined).items)
+
 
 def _summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
     """Summarise a task's items for the journal: count samples, and rejected items by step and reason."""
@@ -311,7 +331,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
             path.unlink()
             continue
         items = read_items(space.items, *plan.tasks[int(match[1])])
-        digests = [item_digest(item) for item in items]
+        digests = [item_digest(item) for item in items if match[2] is None or item.index == int(match[2])]
         target = space.kept / f"{uuid.uuid4().hex}.part"
         record = {"terms": plan.terms, "machine": machine, "items": digests}
         write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())

@@ -19,7 +19,7 @@ from packer.jobs.engines.base import Event
 from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.jobs.schedule import Gain, Schedule
+from packer.jobs.schedule import Gain, Schedule, describe_lost
 from packer.jobs.stages import TaskEvents
 from packer.recipe import Recipe
 from packer.recipe.engines import Team, count_workers, has_core_to_spare
@@ -244,7 +244,7 @@ class _AgentRun:
         self._listener.on_message(f"packing: agent {self._agent.name}, with {counted(workers, 'worker')}")
         self._engine = engine
         try:
-            with Stage(self._listener, "packing", None, "items") as stage:
+            with claimer, Stage(self._listener, "packing", None, "items") as stage:
                 try:
                     done = self._run_tasks(engine, claimer, stage)
                 finally:
@@ -258,6 +258,8 @@ class _AgentRun:
         events = TaskEvents(self._tasks, self._space, stage, rejects=self._options.on_error != "fail")
 
         def on_event(event: Event) -> None:
+            if lost := describe_lost(event, self._space, self._tasks):
+                self._listener.on_message(lost)
             self._note(event)
             try:
                 self._gained = Gain(*map(add, self._gained, events.take(event)))
@@ -267,8 +269,7 @@ class _AgentRun:
             self._done += event.ends_task
             claimer.take(event, schedule)
 
-        say, limit_s = self._listener.on_message, self._options.item_timeout
-        schedule = Schedule(engine, self._space, self._tasks, on_event, say, limit_s)
+        schedule = Schedule(engine, self._space, self._tasks, on_event, self._options.item_timeout)
         return claimer.run(schedule)
 
     def _make_is_done(self) -> Callable[[int, bool], bool]:

@@ -7,6 +7,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
 
 from packer.jobs.engines.base import Event
 from packer.jobs.engines.processes import ProcessesEngine
@@ -49,9 +51,9 @@ class TimedEngine(ProcessesEngine):
         self.longest_s = self.mean_s = 0.0
         self._finished = 0
 
-    def start(self, unit: Unit, verdicts: Verdicts, *, alone: bool = False) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Start a unit."""
-        super().start(unit, verdicts, alone=alone)
+        super().start(unit, verdicts, fresh, alone=alone)
         self.running[unit] = time.monotonic()
 
     def wait(self) -> Event:
@@ -80,7 +82,7 @@ class TimedEngine(ProcessesEngine):
 
 
 class BlockClaimer:
-    """Claims blocks of tasks while workers are idle. Unfinished blocks are free for others when this agent has ended.
+    """Claims blocks of tasks while workers are idle. Use as a context manager, which releases unfinished blocks.
 
     Parameters
     ----------
@@ -126,6 +128,12 @@ class BlockClaimer:
         self._missing: dict[int, set[int]] = {}
         self._look_s = 0.0
         self.stopping = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._claims.give_back(list(self._claims.held))
 
     def run(self, schedule: Schedule) -> bool:
         """Run tasks until all agents are done or the time is nearly up; return whether all are done."""

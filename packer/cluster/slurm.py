@@ -86,3 +86,19 @@ def queued(numbers: Collection[str]) -> list[SlurmJob]:
         rows = [line.strip().split("|", 2) for line in printed.splitlines()]
         found += [SlurmJob(*row) for row in rows if len(row) == len(SlurmJob.__dataclass_fields__)]
     return found
+
+
+def find_command(program: str) -> str:
+    """Return the path of one of Slurm's commands.
+
+    Raises
+    ------
+    UsageError
+        If it is not installed.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise UsageError(
+            option="slurm", expected=f"Slurm's command {program}", found="none on the PATH", hint="submit where it is"
+        )
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.cluster.slurm import SlurmJob, queued
-from packer.jobs.plan import Task
+from packer.jobs.plan import Tasks
 from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
@@ -229,9 +229,9 @@ def read_status(space: Workspace) -> StatusReport:
     except (OSError, ValueError):
         return StatusReport(space.out, "listing", **more)
     space = space.of_plan(str(document.get("fingerprint", "")))
-    tasks, shards = [Task(*task) for task in document.get("tasks", [])], _count_shards(space)
+    tasks, shards = Tasks.from_json(document.get("tasks", [])), _count_shards(space)
     journal = [line for line in space.read_journal() if isinstance(line, dict)]
-    lines = {line["number"]: line for line in journal if line.get("did") == "task"}
+    lines = {line["number"]: line for line in journal if line.get("did") in ("task", "join")}
     numbers = set(range(len(tasks))) if shards else set(_tasks_with_parts(space))
     done = [lines[number] for number in sorted(numbers & lines.keys())]
     reasons: Counter[str] = Counter()

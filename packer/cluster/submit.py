@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -65,7 +64,7 @@ class Scripts:
     array, finish : str
         The scripts.
     array_options, finish_options : list of str
-        Options for ``sbatch``. For the finishing job, `after` adds its dependency.
+        Options for ``sbatch``. In those of the finishing job, ``{array}`` stands for the number of the array's job.
     """
 
     folder: Path
@@ -74,16 +73,12 @@ class Scripts:
     array_options: Sequence[str]
     finish_options: Sequence[str]
 
-    def after(self, array: str) -> list[str]:
-        """Return the options of the finishing job, which runs after the array's job with this number."""
-        return [*self.finish_options, f"--dependency=afterany:{array}"]
-
     def describe(self) -> str:
         """Return both scripts, each with the command that submits it."""
         shown = []
         for name, script, options in (
             ("array.sh", self.array, self.array_options),
-            ("finish.sh", self.finish, self.after("ARRAY")),
+            ("finish.sh", self.finish, [option.format(array="ARRAY") for option in self.finish_options]),
         ):
             shown.append(f"{_comment(['sbatch', '--parsable', *options, str(self.folder / name)])}\n{script}")
         return "\n".join(shown)
@@ -227,8 +222,8 @@ def submit(
         raise UsageError("read only with `slurm`, found it without", option="sbatch" if sbatch else "array")
     if print:
         return SubmitResult(target, scripts=scripts)
-    if slurm and shutil.which("sbatch") is None:
-        raise UsageError(option="slurm", expected="Slurm's command sbatch", found="none on the PATH")
+    if slurm:
+        _slurm.find_command("sbatch")
     opened = open_source(source, target, chosen)
     check_steps(chosen, functions)
     listener = listener_of(progress)
@@ -273,8 +268,9 @@ def _submit(scripts: Scripts) -> dict[str, str]:
         for name, script in (("array.sh", scripts.array), ("finish.sh", scripts.finish)):
             write_durably(scripts.folder / name, os.fsencode(script))
     array = _slurm.submit([*scripts.array_options, str(scripts.folder / "array.sh")])
+    options = [option.format(array=array) for option in scripts.finish_options]
     try:
-        finish = _slurm.submit([*scripts.after(array), str(scripts.folder / "finish.sh")])
+        finish = _slurm.submit([*options, str(scripts.folder / "finish.sh")])
     except BaseException:
         _slurm.cancel(array)
         raise
@@ -321,6 +317,8 @@ def _make_scripts(
         f"--array=0-{elements - 1}{at_once}",
     ]
     finish = [f"--job-name=packer-{name}-finish", f"--output={logs}/finish-%j.log", *common]
+    finish = [option.replace("{", "{{").replace("}", "}}") for option in finish]
+    finish += ["--dependency=afterany:{array}"]
     return Scripts(folder, _ARRAY.format(**given), _FINISH.format(**given), array, finish)
 
 

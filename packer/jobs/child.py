@@ -8,6 +8,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +23,37 @@ _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
 
-Answers = queue.Queue[tuple[Any, dict[str, Any]]]
-"""Answers, each with its process.
+class Answers:
+    """Queue of answers, each with its process, for one reader.
 
-``queue.SimpleQueue`` would not do: in CPython 3.11, its `get` hangs if a signal is handled just as its timeout ends.
-"""
+    In CPython 3.11, ``queue.SimpleQueue.get`` hangs if a signal is handled just as its timeout ends: it continues with
+    the time left, and takes a negative time for no limit.
+    """
+
+    def __init__(self) -> None:
+        self._there: deque[tuple[Any, dict[str, Any]]] = deque()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def put(self, answer: tuple[Any, dict[str, Any]]) -> None:
+        """Append an answer."""
+        self._there.append(answer)
+        with contextlib.suppress(RuntimeError):  # already released
+            self._bell.release()
+
+    def get(self, timeout: float) -> tuple[Any, dict[str, Any]]:
+        """Return the next answer.
+
+        Raises
+        ------
+        queue.Empty
+            If there is none within `timeout` seconds.
+        """
+        until_s = time.monotonic() + timeout
+        while not self._there:
+            if not self._bell.acquire(timeout=max(0.0, until_s - time.monotonic())) and not self._there:
+                raise queue.Empty
+        return self._there.popleft()
 
 
 class Child:

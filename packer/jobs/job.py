@@ -214,7 +214,7 @@ class Job:
     def _commit(self, assembly: ShardPlan, shards: Sequence[Shard]) -> Manifest:
         self._check_lock(at_once=True)
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        contents = self.plan.contents(self.workspace, finished, self._done("task"))
+        contents = self.plan.contents(self.workspace, finished, self._done("task", "join"))
         wall_clock = {
             "finished": finished,
             "seconds": round(time.time() - self._started_s, 3),
@@ -240,9 +240,9 @@ class Job:
         if self._lock is not None:
             self._lock.check(at_once=at_once)
 
-    def _done(self, what: str) -> int:
-        """Count the units of a kind that all calls have finished."""
-        return sum(line["did"] == what for line in self.workspace.read_journal())
+    def _done(self, *what: str) -> int:
+        """Count the units of some kinds that all calls have finished."""
+        return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
 def _assign_shards(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:

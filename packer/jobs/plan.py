@@ -1,11 +1,12 @@
 """Plan of a job: its tasks and units, the interface of the work on them, and how the results become a dataset."""
 
 import re
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from packer.assembly.plan import Piece, RowSource
 from packer.workspace import Workspace
@@ -40,23 +41,72 @@ class Task(NamedTuple):
     offset: int
 
 
+class Tasks(Sequence[Task]):
+    """The tasks of a plan as an array of numbers, because there may be hundreds of thousands."""
+
+    def __init__(self, tasks: Iterable[Sequence[int]] = ()) -> None:
+        self._numbers = array("q")
+        for task in tasks:
+            self.append(task)
+
+    def append(self, task: Sequence[int]) -> None:
+        """Append a task."""
+        self._numbers.extend(task)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 3
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return Tasks(self[number] for number in range(len(self))[index])
+        at = 3 * range(len(self))[index]
+        return Task(*self._numbers[at : at + 3])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __repr__(self) -> str:
+        return f"Tasks({list(self)})"
+
+    def to_json(self) -> list[int]:
+        """Return three numbers for each task."""
+        return self._numbers.tolist()
+
+    @classmethod
+    def from_json(cls, document: Sequence[int]) -> "Tasks":
+        """Read the numbers that `to_json` returns."""
+        tasks = cls()
+        tasks._numbers.extend(document)
+        return tasks
+
+
 class Unit(NamedTuple):
     """A unit of work.
 
     Attributes
     ----------
-    do : {"task", "shard"}
-        A task; a shard to write.
+    do : {"task", "item", "join", "shard"}
+        A whole task; one item of a task by itself; the join of the parts of a task's items; a shard to write.
     number : int
+        The number of the task or shard.
+    item : int
+        The item for ``"item"``; otherwise -1.
     """
 
-    do: Literal["task", "shard"]
+    do: Literal["task", "item", "join", "shard"]
     number: int
+    item: int = -1
 
     @property
     def has_items(self) -> bool:
         """True if the unit works on items."""
-        return self.do == "task"
+        return self.do in ("task", "item")
 
     def __str__(self) -> str:
         return f"{self.do} {self.number}"

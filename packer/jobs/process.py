@@ -36,9 +36,10 @@ _ONE_THREAD = dict.fromkeys(
 )
 """Environment variables that make the libraries of a new process use one thread."""
 
+_ITEM = struct.Struct("<q")
+_FRAMES = struct.Struct("<q")
+_BOTH = struct.Struct("<qq")
 _NO_ITEM = -1
-_CURRENT = struct.Struct("qq")
-"""The item and its frames."""
 
 Requests = queue.SimpleQueue[dict[str, Any]]
 
@@ -175,31 +176,30 @@ class CurrentItem:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
-            self._current = memoryview(mmap.mmap(file.fileno(), _CURRENT.size)).cast("q")
+            self._memory = mmap.mmap(file.fileno(), _BOTH.size)
 
     @classmethod
     def create(cls, path: Path) -> Self:
         """Create the file, replacing an older one, and map it. No item is under way."""
         path.unlink(missing_ok=True)
-        path.write_bytes(_CURRENT.pack(_NO_ITEM, 0))
+        path.write_bytes(_ITEM.pack(_NO_ITEM) + _FRAMES.pack(0))
         return cls(path)
 
     def set(self, item: int | None) -> None:
         """Record the item that begins; None when an item has ended."""
-        self._current[0] = _NO_ITEM if item is None else item
-        self._current[1] = 0
+        _BOTH.pack_into(self._memory, 0, _NO_ITEM if item is None else item, 0)
 
     def set_frames(self, frames: int) -> None:
         """Record how many frames of the item were examined."""
-        self._current[1] = frames
+        _FRAMES.pack_into(self._memory, _ITEM.size, frames)
 
     def frames(self) -> int:
         """Return how many frames of the item were examined so far."""
-        return self._current[1]
+        return int(_FRAMES.unpack_from(self._memory, _ITEM.size)[0])
 
     def get(self) -> int | None:
         """Return the item that is under way, or was when the worker died; None if there is none."""
-        item = self._current[0]
+        (item,) = _ITEM.unpack_from(self._memory)
         return None if item == _NO_ITEM else item
 
 

@@ -330,7 +330,7 @@ class Stage:
         passed_s = now_s - since_s
         known = passed_s > 0 and state.done > done
         rate = (state.done - done) / passed_s if known else None
-        sample_rate = max(0, state.samples - samples) / passed_s if passed_s > 0 else None  # a task may run again
+        sample_rate = (state.samples - samples) / passed_s if passed_s > 0 else None
         self._listener.on_progress(
             replace(state, seconds=seconds, ended=ended, failed=failed, rate=rate, sample_rate=sample_rate)
         )

@@ -1,9 +1,10 @@
 """Decide which unit runs next and what follows the death of a worker or a slow item, and count what is done."""
 
+import itertools
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from operator import add
+from dataclasses import replace
 from typing import NamedTuple
 
 from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
@@ -13,13 +14,17 @@ from packer.workspace import Workspace, append_line
 from shardspec.errors import BuildError
 from shardspec.wording import program
 
-DEATHS = 2
-"""Number of workers that a unit may bring down while others work, before it runs alone."""
+TASK_DEATHS = 2
+"""Number of workers that a task may bring down before it is run item by item."""
 
-DEATHS_ALONE = 3
-"""Number of fresh workers that an item must bring down, while no other worker runs, to be rejected. If they die while no
-item is being processed, the job is given up. A kill from outside hardly happens so often.
+ITEM_DEATHS = 3
+"""Number of fresh workers that an item must bring down, running alone, to be rejected.
+
+A kill from outside hardly happens so often.
 """
+
+UNIT_DEATHS = 5
+"""Number of workers that a unit may bring down while no item is being processed, before the job is given up."""
 
 _ENDS = {"died": "died", "timeout": "was ended"}
 
@@ -27,10 +32,10 @@ _ENDS = {"died": "died", "timeout": "was ended"}
 class Schedule:
     """Runs units until all are done.
 
-    The unit of a worker that dies runs again. A unit that brings down `DEATHS` workers runs when everything else is done,
-    alone and in a fresh worker, so that neither other units nor the number of workers affects the outcome. An item that
-    brings down `DEATHS_ALONE` of these workers is rejected, and so is an item that takes too long. Its task runs again
-    without the item.
+    The unit of a worker that dies runs again. A task that brings down `TASK_DEATHS` workers is run item by item, each
+    in a fresh worker. Items at which a worker has died run last, one at a time, when everything else is done, so that
+    neither other items nor the number of workers affects the outcome. An item that takes too long is rejected, and its
+    task runs again without the item.
 
     Parameters
     ----------
@@ -40,8 +45,6 @@ class Schedule:
         The tasks of the plan.
     on_event : callable
         Called with every event, for the progress display and the journal.
-    on_message : callable
-        Called with a line for the user about each lost worker and what follows.
     item_timeout : float or None
         Time limit of one item in seconds, without the time in which it waits for another worker; None for no limit.
     """
@@ -52,20 +55,20 @@ class Schedule:
         workspace: Workspace,
         tasks: Sequence[Task],
         on_event: Callable[[Event], None],
-        on_message: Callable[[str], None],
         item_timeout: float | None = None,
     ) -> None:
         self._engine = engine
         self._workspace = workspace
         self._tasks = tasks
         self._on_event = on_event
-        self._on_message = on_message
-        self._waiting: deque[Unit] = deque()
+        self._waiting: deque[tuple[Unit, bool]] = deque()
         self._alone: deque[Unit] = deque()
         self._lonely: Unit | None = None
+        self._suspects: set[int] = set()
         self._running = 0
         self._deaths: Counter[Unit] = Counter()
-        self._deaths_alone: Counter[tuple[Unit, int | None]] = Counter()
+        self._idle_deaths: Counter[Unit] = Counter()
+        self._items_left: dict[int, int] = {}
         self._times = ItemTimes(Clock())
         self._item_timeout = item_timeout
         self._looked_s = 0.0
@@ -78,7 +81,7 @@ class Schedule:
         ----------
         units : iterable of Unit
         more : callable
-            Called while a worker is idle and no unit must run alone; returns further units, if there are any now.
+            Called while a worker is idle and no item must run alone; returns further units, if there are any now.
 
         Raises
         ------
@@ -102,21 +105,16 @@ class Schedule:
 
     def _add(self, units: Iterable[Unit]) -> None:
         """Queue units, after reading the verdicts of other processes on their items."""
-        added = list(units)
-        self._waiting.extend(added)
-        if any(unit.has_items for unit in added):
+        before = len(self._waiting)
+        self._waiting.extend((unit, False) for unit in units)
+        if any(unit.has_items for unit, _ in itertools.islice(self._waiting, before, None)):
             for line in self._workspace.read_verdicts():
                 self._verdicts[line["item"]] = line["step"], line["reason"]
 
     def _take(self, event: Event) -> None:
         self._times.take(event)
         follows = self._handle(event)
-        if follows and event.unit is not None:
-            unit, item = event.unit, event.item
-            at = str(unit) if item is None else repr(item_name(self._workspace.items, self._tasks[unit.number], item))
-            how = f"{_ENDS[event.kind]} at {at} ({event.message})"
-            self._on_message(f"{program()}: a worker process {how}: {follows}")
-        self._on_event(event)
+        self._on_event(replace(event, follows=follows) if follows else event)
 
     def _stop_overdue(self) -> None:
         """End the workers whose item takes too long; check about every `LOOK_S`."""
@@ -136,51 +134,88 @@ class Schedule:
             return
         self._lonely = None
         while self._waiting and self._engine.idle():
-            unit = self._waiting.popleft()
+            unit, fresh = self._waiting.popleft()
             self._running += 1
-            self._engine.start(unit, self._verdicts_of(unit))
+            self._engine.start(unit, self._verdicts_of(unit), fresh)
         if self._alone and not self._running:
             self._lonely = self._alone.popleft()
             self._running += 1
-            self._engine.start(self._lonely, self._verdicts_of(self._lonely), alone=True)
+            self._engine.start(self._lonely, self._verdicts_of(self._lonely), True, alone=True)
 
     def _handle(self, event: Event) -> str:
         """Update the queue after an event; return what follows if a worker was lost."""
         unit = event.unit
         if event.kind == "failed":
             raise BuildError(event.message)
-        if unit is None or event.kind not in ("done", "timeout", "died", "again"):
+        if unit is None:
             return ""
-        self._running -= 1
         if event.kind == "done":
-            return ""
-        follows = ""
-        if event.kind == "died":
-            follows = self._after_death(unit, event.item, event.message)
-        elif event.kind == "timeout" and event.item is not None:
-            self._reject(event.item, event.message)
-            follows = "the item is rejected"
-        (self._alone if self._deaths[unit] >= DEATHS else self._waiting).appendleft(unit)
-        return follows
+            self._running -= 1
+            if unit.do == "item":
+                self._item_done(unit.number)
+        elif event.kind == "timeout":
+            self._running -= 1
+            self._reject(event.item if event.item is not None else unit.item, event.message)
+            self._waiting.appendleft((unit, False))
+            return "the item is rejected"
+        elif event.kind == "died":
+            self._running -= 1
+            return self._after_death(unit, event.item, event.message)
+        elif event.kind == "again":
+            self._running -= 1
+            self._again(unit)
+        return ""
 
     def _after_death(self, unit: Unit, item: int | None, how: str) -> str:
-        """Count a death, and reject the item after the last one that is allowed. Return what follows.
-
-        Only deaths of units that ran alone count against an item, because otherwise another item may be to blame.
-        """
-        what = "its task" if unit.has_items else "it"
-        self._deaths[unit] += 1
-        if unit != self._lonely:
-            again = f"{what} is run again"
-            return f"{again}, alone, after all others" if self._deaths[unit] >= DEATHS else again
-        self._deaths_alone[unit, item] += 1
-        deaths = self._deaths_alone[unit, item]
-        if deaths < DEATHS_ALONE:
-            return f"{what} is run again, alone (time {deaths + 1} of {DEATHS_ALONE})"
         if item is None:
-            raise BuildError(f"workers die while they do {unit} ({how})", hint="run the same command again to resume")
-        self._reject(item, f"brought down a worker {deaths} times, with no other at work ({how})")
+            return self._after_idle_death(unit, how)
+        self._suspects.add(item)
+        if unit.do == "item":
+            return self._after_item_death(unit, how)
+        self._deaths[unit] += 1
+        if self._deaths[unit] < TASK_DEATHS:
+            self._again(unit)
+            return "its task is run again"
+        self._narrow(unit.number)
+        return "its task is run again, item by item"
+
+    def _after_item_death(self, unit: Unit, how: str) -> str:
+        """Count only the deaths of an item that ran alone, because otherwise another item may be to blame."""
+        if unit == self._lonely:
+            self._deaths[unit] += 1
+        deaths = self._deaths[unit]
+        if deaths < ITEM_DEATHS:
+            self._again(unit)
+            return f"the item is tried again by itself (time {deaths + 1} of {ITEM_DEATHS})"
+        self._reject(unit.item, f"brought down a worker {deaths} times, by itself ({how})")
+        self._waiting.appendleft((unit, False))
         return "the item is rejected"
+
+    def _again(self, unit: Unit) -> None:
+        """Queue a unit again: before the others, or to run alone after the others."""
+        if self._idle_deaths[unit] >= TASK_DEATHS or (unit.do == "item" and unit.item in self._suspects):
+            self._alone.appendleft(unit)
+        else:
+            self._waiting.appendleft((unit, unit.do == "item"))
+
+    def _after_idle_death(self, unit: Unit, how: str) -> str:
+        """Blame no item, since none was being processed. Other units may be to blame, so in the end this one runs alone."""
+        self._idle_deaths[unit] += 1
+        if self._idle_deaths[unit] >= UNIT_DEATHS:
+            raise BuildError(f"workers die while they do {unit} ({how})", hint="run the same command again to resume")
+        self._again(unit)
+        return "it is done again"
+
+    def _narrow(self, task: int) -> None:
+        start, stop, _ = self._tasks[task]
+        self._items_left[task] = stop - start
+        for item in reversed(range(start, stop)):
+            self._again(Unit("item", task, item))
+
+    def _item_done(self, task: int) -> None:
+        self._items_left[task] -= 1
+        if not self._items_left[task]:
+            self._waiting.appendleft((Unit("join", task), False))
 
     def _reject(self, item: int, reason: str) -> None:
         """Record that an item must not be tried again, even after a resume."""
@@ -224,8 +259,18 @@ class ItemTimes:
         return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
 
 
+def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
+    """Describe a lost worker and what follows; return an empty text for any other event."""
+    if not event.follows or event.unit is None:
+        return ""
+    unit = event.unit
+    item = unit.item if event.item is None and unit.do == "item" else event.item
+    at = str(unit) if item is None else repr(item_name(workspace.items, tasks[unit.number], item))
+    return f"{program()}: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
+
+
 class Gain(NamedTuple):
-    """Changes of the numbers of items, samples and rejects; negative if a task runs again."""
+    """Changes of the numbers of items, samples and rejects; negative if an item yields less than before."""
 
     items: int
     samples: int
@@ -236,32 +281,31 @@ _NOTHING = Gain(0, 0, 0)
 
 
 class ItemTally:
-    """Counts what the items of unfinished tasks yield. What a task has yielded counts no longer if the task runs again.
+    """Counts what the items of unfinished tasks yield, so that nothing counts twice if a task runs again.
 
     A finished task counts with all its items, including those without an event.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._yielded: defaultdict[int, Gain] = defaultdict(lambda: _NOTHING)
+        self._of_plan = tasks
+        self._tasks: dict[int, dict[int, Gain]] = {}
 
     def take(self, event: Event) -> Gain:
-        """Return the change caused by an event."""
-        if event.unit is None or not event.unit.has_items:
+        """Return the change caused by an event, which is zero unless an item or a unit ends."""
+        if event.unit is None:
             return _NOTHING
-        number = event.unit.number
-        if event.kind == "items":
-            gained = Gain(
-                sum(ended.items for ended in event.ends),
-                sum(ended.items * ended.samples for ended in event.ends),
-                sum(ended.items for ended in event.ends if ended.rejected),
-            )
-            self._yielded[number] = Gain(*map(add, self._yielded[number], gained))
-            return gained
-        if event.kind not in ("done", "died", "timeout", "again"):
+        if event.kind == "done" and event.unit.do in ("task", "join"):
+            task = self._of_plan[event.unit.number]
+            unheard = task.stop - task.start - len(self._tasks.pop(event.unit.number, {}))
+            return Gain(unheard, 0, 0)
+        if not event.ends:
             return _NOTHING
-        before = self._yielded.pop(number, _NOTHING)
-        if event.kind == "done":
-            task = self._tasks[number]
-            return Gain(task.stop - task.start - before.items, 0, 0)
-        return Gain(*(-count for count in before))
+        known, gained = self._tasks.setdefault(event.unit.number, {}), [0, 0, 0]
+        for ended in event.ends:
+            now, items = Gain(1, ended.samples, int(ended.rejected)), range(ended.item, ended.item + ended.items)
+            before = [known[item] for item in items if item in known] if known else []
+            known.update(dict.fromkeys(items, now))
+            gained = [sum_ + len(items) * gain for sum_, gain in zip(gained, now, strict=True)]
+            for gain in before:
+                gained = [sum_ - less for sum_, less in zip(gained, gain, strict=True)]
+        return Gain(*gained)

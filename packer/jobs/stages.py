@@ -10,7 +10,7 @@ from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Assembly, JobPlan, JobSettings, Task, TaskResults, Unit
 from packer.jobs.progress import ProgressListener, Stage
-from packer.jobs.schedule import Gain, ItemTally, Schedule
+from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
 from packer.recipe.engines import ENGINES, Team, count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
@@ -73,13 +73,15 @@ class Workers:
 
         def report(event: Event) -> None:
             self._check()
+            if lost := describe_lost(event, self._space, self._plan.tasks):
+                self._on_message(lost)
             on_event(event)
 
         if announced:
             self._on_message(f"{announced} {engine.describe(len(units))}")
-        limit_s = self._options.item_timeout if ENGINES[self._options.engine].has_workers else None
+        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
         try:
-            Schedule(engine, self._space, self._plan.tasks, report, self._on_message, limit_s).run(units)
+            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units)
         except BaseException:
             self.close()
             raise
@@ -102,7 +104,7 @@ class Workers:
 
     def _count_workers(self, units: int) -> int:
         entry, requested = ENGINES[self._options.engine], self._options.workers
-        return count_workers(requested, self._plan.settings.preset, units) if entry.has_workers else 1
+        return count_workers(requested, self._plan.settings.preset, units) if entry.many_workers else 1
 
     def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
         options = self._options

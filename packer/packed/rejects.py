@@ -52,7 +52,7 @@ _OF_SOURCES = (
 )
 """Options that a table of rejected items does not need, or that its columns and ``--classes-from`` replace."""
 
-_PART = re.compile(r"part-([0-9]+)")
+_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
 _ROW = re.compile(r"row-[0-9]{8,}\Z")
 
 
@@ -268,7 +268,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             continue
         try:
             found = Part(path).reports()
-        except FileNotFoundError:  # used up by the build that is under way
+        except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
         rows = [] if plan is None else _rows_of(path, space, plan)
         for place, report in enumerate(found):
@@ -283,8 +283,9 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
 def _rows_of(path: Path, space: Workspace, plan: BuildPlan) -> list[dict[str, Any]]:
     """Return the source rows of the items of a part, or nothing if the plan does not have them."""
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        number = _PART.fullmatch(path.name)[1]  # type: ignore[index]
-        return [source_row(one, plan) for one in read_items(space.items, *plan.tasks[int(number)])]
+        number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
+        items = read_items(space.items, *plan.tasks[int(number)])
+        return [source_row(one, plan) for one in items if item is None or one.index == int(item)]
     return []
 
 

@@ -25,11 +25,14 @@ class EngineEntry(ImportTarget):
 
     Attributes
     ----------
-    has_workers : bool
-        Whether units run in worker processes, several at a time and with a time limit per item. Otherwise it can run
-        functions as steps and take arrays in the source, which exist only in this process.
+    takes_functions : bool
+        Whether it can run functions as steps and take arrays in the source, which exist only in this process.
+    limits_items : bool
+        Whether it enforces a time limit per item.
     shares_detector : bool
         Whether one process can run the detector for all workers.
+    many_workers : bool
+        Whether it runs several units at a time.
     many_hosts : bool
         Whether agents on the hosts of a cluster run the tasks.
     inside : tuple of str
@@ -38,8 +41,10 @@ class EngineEntry(ImportTarget):
         Library that must be installed.
     """
 
-    has_workers: bool = True
+    takes_functions: bool = False
+    limits_items: bool = False
     shares_detector: bool = False
+    many_workers: bool = False
     many_hosts: bool = False
     inside: tuple[str, ...] = ()
     library: str | None = None
@@ -67,22 +72,28 @@ class EngineEntry(ImportTarget):
 
 
 ENGINES: Mapping[str, EngineEntry] = {
-    "inline": EngineEntry("packer.jobs.engines.inline:InlineEngine", has_workers=False),
-    "processes": EngineEntry("packer.jobs.engines.processes:ProcessesEngine", shares_detector=True),
+    "inline": EngineEntry("packer.jobs.engines.inline:InlineEngine", takes_functions=True),
+    "processes": EngineEntry(
+        "packer.jobs.engines.processes:ProcessesEngine", limits_items=True, shares_detector=True, many_workers=True
+    ),
     "srun": EngineEntry(
         "packer.jobs.hosts.srun:SrunCluster",
+        limits_items=True,
+        many_workers=True,
         many_hosts=True,
         inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/howto/cluster.md shows"),
     ),
     "ray": EngineEntry(
         "packer.jobs.hosts.ray:RayCluster",
         extra="ray",
+        limits_items=True,
+        many_workers=True,
         many_hosts=True,
         library="ray",
     ),
 }
 
-FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if not engine.has_workers)
+FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_functions)
 """Engine for builds with functions as steps."""
 
 

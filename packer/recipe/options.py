@@ -149,11 +149,11 @@ class BuildOptions:
                 expected=f"the {_able('shares_detector')} engine",
                 found=f"{self.engine}, which detects by itself",
             )
-        if not can.has_workers and str(self.workers) not in ("auto", "1"):
+        if not can.many_workers and str(self.workers) not in ("auto", "1"):
             raise UsageError(option="workers", expected=f"auto or 1 with engine {self.engine}", found=self.workers)
-        if not can.has_workers and timeout != BuildOptions.item_timeout:
+        if not can.limits_items and timeout != BuildOptions.item_timeout:
             raise UsageError(
-                f"read only by the {_able('has_workers')} engine, found engine {self.engine}", option="item_timeout"
+                f"read only by the {_able('limits_items')} engine, found engine {self.engine}", option="item_timeout"
             )
         if self.workers_per_node is not None and not can.many_hosts:
             raise UsageError(

@@ -1,15 +1,16 @@
 """Share the tasks of a build among agents: the options that they need, and their claims to blocks of tasks.
 
 Agents on any hosts claim numbered jobs by creating files exclusively. An attempt at a job is the file
-``KIND-NUMBER.ATTEMPT``, which holds the agent's name. A finished job has the file ``KIND-NUMBER.done``. If an agent has
-ended, or its lease has expired, another agent makes the next attempt. Claims need no lock, no link and no clock.
+``KIND-NUMBER.ATTEMPT``, which holds the agent's name. An attempt that was given back has a name that ends in ``.free``.
+A finished job has the file ``KIND-NUMBER.done``. If an agent's lease has expired, or it has given a job back, another
+agent makes the next attempt. Claims need no lock, no link and no clock.
 """
 
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ BLOCKS = 4096
 
 _SHOWN = 3
 
-_NAME = re.compile(r"([a-z]+)-([0-9]+)\.(done|[0-9]+)\Z")
+_FREE = ".free"
+_NAME = re.compile(rf"([a-z]+)-([0-9]+)\.(done|[0-9]+)({re.escape(_FREE)})?\Z")
 
 
 class Claims:
@@ -57,6 +59,7 @@ class Claims:
         self._kind = kind
         self._count = count
         self._attempts: dict[int, int] = {}
+        self._given_back: set[int] = set()
         self._owners: dict[tuple[int, int], str] = {}
         self.held: dict[int, int] = {}
         self.done: set[int] = set()
@@ -74,7 +77,8 @@ class Claims:
         FileNotFoundError
             If the folder of the plan's claims is gone.
         """
-        self._attempts = {}
+        attempts: dict[int, int] = {}
+        taken: set[tuple[int, int]] = set()
         for name in os.listdir(self._folder):  # noqa: PTH208 -- names are all that is needed
             match = _NAME.match(name)
             if match is None or match[1] != self._kind or not 0 <= (number := int(match[2])) < self._count:
@@ -82,16 +86,21 @@ class Claims:
             if match[3] == "done":
                 self.done.add(number)
             else:
-                self._attempts[number] = max(self._attempts.get(number, 0), int(match[3]))
+                attempts[number] = max(attempts.get(number, 0), int(match[3]))
+                if not match[4]:
+                    taken.add((number, int(match[3])))
+        self._attempts = attempts
+        # A listing may miss a file that is being renamed, so check for the name without `.free`, too.
+        self._given_back = {number for number, attempt in attempts.items() if (number, attempt) not in taken}
 
     def fresh(self) -> list[int]:
-        """Return the jobs that no agent has claimed."""
-        taken = {*self._attempts, *self.done, *self.held}
+        """Return the jobs that no agent has claimed, or that were given back."""
+        taken = {*(self._attempts.keys() - self._given_back), *self.done, *self.held}
         return [number for number in range(self._count) if number not in taken] if len(taken) < self._count else []
 
     def freed(self, observer: Observer) -> list[int]:
-        """Return the jobs of agents that have ended or whose lease has expired. Call `observer.look` just before."""
-        known = self.done | self.held.keys()
+        """Return the jobs of agents whose lease has expired. Call `observer.look` just before."""
+        known = self.done | self.held.keys() | self._given_back
         return [n for n in sorted(self._attempts) if n not in known and observer.is_over(self.owner(n))]
 
     def take(self, number: int) -> bool:
@@ -112,6 +121,13 @@ class Claims:
             pass
         self.held.pop(number, None)
         self.done.add(number)
+
+    def give_back(self, numbers: Collection[int]) -> None:
+        """Give jobs back that this agent holds and has not finished."""
+        for number in numbers:
+            path = self._path(number, str(self.held.pop(number)))
+            with suppress(OSError):  # otherwise others wait until the lease expires
+                os.replace(path, path.with_name(path.name + _FREE))
 
     def forget(self) -> None:
         """Drop jobs from `held` that other agents took over because this agent's lease had expired."""

@@ -67,8 +67,7 @@ class DiskList(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            places = range(len(self))[index]
-            return self if len(places) == len(self) and places.step == 1 else LazyMap(places, self.__getitem__)
+            return _Slice(self, range(len(self))[index])
         at = range(len(self))[index]
         number = at // _BLOCK
         if self._cached[0] != number or number == len(self._blocks):
@@ -105,6 +104,31 @@ class DiskList(Sequence[T]):
             self._file.write(data)
             self._file.flush()
         return offset, len(data)
+
+
+class _Slice(Sequence[T]):
+    """A run of consecutive records of a `DiskList`."""
+
+    def __init__(self, records: DiskList[T], places: range) -> None:
+        if places.step != 1:
+            raise ValueError(f"expected consecutive records, found a step of {places.step}")
+        self._records = records
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[T]:
+        return self._records.between(self._places.start, self._places.stop)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return _Slice(self._records, self._places[index])
+        return self._records[self._places[index]]
 
 
 class PackedTexts(Sequence[str]):

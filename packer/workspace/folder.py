@@ -4,22 +4,20 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packer.workspace import Workspace
 from packer.workspace.agents import close_to_agents
-from packer.workspace.card import refresh_card
 from packer.workspace.durable import remove_tree, write_durably, writing
 from packer.workspace.lock import FolderLock
 from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement, sweep_columns
-from shardspec.entries import About, Shard
+from shardspec.entries import Shard
 from shardspec.errors import BuildError, DatasetError, Problems, UsageError
 from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.stores import local_path, names_store
-from shardspec.wording import program, shorten
+from shardspec.wording import LONG, cut, program, shorten
 
 
 def output_folder(out: str | os.PathLike[str], name: str = "out") -> Path:
@@ -115,27 +113,6 @@ def changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
         workspace.remove()
 
 
-def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
-    """Replace the section ``about`` in one step, after the card if the dataset has one, and return the manifest.
-
-    If the process is killed between them, the same call repairs the manifest's entry of the card. An edited card stays
-    as it is, and the manifest lists it.
-
-    Raises
-    ------
-    BuildLockedError
-        If another process is at work in the folder.
-    BuildError
-        If the folder cannot be written.
-    """
-    with changing(path) as (_, manifest):
-        layout = Layout(path)
-        changed = refresh_card(layout, replace(manifest, about=change(manifest.about)))
-        if changed != manifest:
-            write_durably(layout.manifest, changed.dumps())
-        return changed
-
-
 def refuse_files(out: Path) -> None:
     """Check that a folder exists or can be made: no part of its path may be a file or a link that leads to no folder.
 
@@ -146,24 +123,33 @@ def refuse_files(out: Path) -> None:
     """
     for path in (out, *out.parents):
         if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112 -- Path.is_dir may raise
-            what = "a link that leads to no folder" if path.is_symlink() else "a file"
-            found = what if path == out else f"{what} at {path}, above it"
+            where = "" if path == out else f" at {path}, above it"
+            if os.path.islink(path):  # noqa: PTH114 -- as above
+                target = cut(os.readlink(path), LONG)  # noqa: PTH115
+                found = f"a link{where}{',' if where else ''} that leads to no folder ({target})"
+            else:
+                found = f"a file{where}"
             raise UsageError(place=out, expected="a new or empty folder", found=found, hint="choose another folder")
 
 
 def _refuse_inside_dataset(out: Path) -> None:
     """Refuse a folder inside a packed dataset, where its files would count as files of someone else."""
     for parent in out.parents:
-        layout = Layout(parent)
-        if layout.manifest.exists():
-            with suppress(DatasetError):
-                layout.load()
-                raise UsageError(
-                    place=out,
-                    expected="a folder outside packed datasets",
-                    found=f"one inside {parent}",
-                    hint="choose another folder",
-                )
+        if (parent / MANIFEST_NAME).exists() and _is_dataset(Layout(parent)):
+            raise UsageError(
+                place=out,
+                expected="a folder outside packed datasets",
+                found=f"one inside {parent}",
+                hint="choose another folder",
+            )
+
+
+def _is_dataset(layout: Layout) -> bool:
+    try:
+        layout.load()
+    except DatasetError:
+        return False
+    return True
 
 
 def committed(layout: Layout) -> Manifest | None:

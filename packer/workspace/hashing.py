@@ -1,6 +1,8 @@
 """Compare long lists by a hash of each entry, so that the entries themselves need not be in memory."""
 
+import struct
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -10,6 +12,7 @@ from shardspec.columns import Buffer, IntArray
 
 DIGEST_BYTES = 16
 _BLOCK = 1 << 16
+_HALVES = struct.Struct(">QQ")
 
 
 def number_all(texts: Iterable[str]) -> IntArray:
@@ -35,15 +38,20 @@ class TextSet:
         digests = bytearray()
         for text in texts:
             digests += _digest_of(text)
-        self._digests = np.unique(np.frombuffer(digests, f"S{DIGEST_BYTES}"))
+        found = np.frombuffer(digests, f"S{DIGEST_BYTES}")
+        found.sort()  # in place
+        if (again := np.flatnonzero(found[1:] == found[:-1])).size:
+            found = np.delete(found, again)
+        halves = found.view(">u8").reshape(-1, 2)
+        self._high, self._low = (array("Q", halves[:, half].astype(np.uint64).tobytes()) for half in (0, 1))
 
     def __len__(self) -> int:
-        return len(self._digests)
+        return len(self._high)
 
     def __contains__(self, text: object) -> bool:
-        wanted = np.bytes_(_digest_of(str(text)).rstrip(b"\0"))  # as numpy returns an element
-        at = int(np.searchsorted(self._digests, wanted))
-        return at < len(self) and bool(self._digests[at] == wanted)
+        high, low = _HALVES.unpack(_digest_of(str(text)))
+        first, last = bisect_left(self._high, high), bisect_right(self._high, high)
+        return low in self._low[first:last]
 
 
 def _digest_of(text: str) -> bytes:

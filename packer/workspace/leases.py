@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,6 @@ RENEWALS = 6
 _PAUSE_S = 1.0
 _RECORD_BYTES = 2**16
 
-_KINDS = {"began_s": (int, float), "lease_s": (int, float)}
 _MARK_PARTS = 4
 _START_WORD = 18
 """Position of the start time among the words of ``/proc/PID/stat`` after the state."""
@@ -119,13 +118,16 @@ class Agent:
         """Read a record from JSON. Return None if the document is not a record."""
         if not isinstance(document, dict) or not isinstance(document.get("name"), str):
             return None
-        default = asdict(cls(""))
-        values = {name: document.get(name, value) for name, value in default.items()}
-        if isinstance(values["doing"], list):
-            values["doing"] = tuple(map(_printable, values["doing"]))
-        if not all(isinstance(values[name], _KINDS.get(name, type(value))) for name, value in default.items()):
-            return None
-        return cls(**{name: _printable(value) for name, value in values.items()})
+        kinds: dict[str, Any] = {"doing": (list, tuple), "began_s": (int, float), "lease_s": (int, float)}
+        values: dict[str, Any] = {}
+        default = cls("")
+        for spec in fields(cls):
+            value: Any = document.get(spec.name, getattr(default, spec.name))
+            plain: Any = spec.type if isinstance(spec.type, type) else str
+            if not isinstance(value, kinds.get(spec.name, plain)):
+                return None
+            values[spec.name] = tuple(map(_printable, value)) if spec.name == "doing" else _printable(value)
+        return cls(**values)
 
     def describe(self) -> str:
         """Describe process, host and start."""

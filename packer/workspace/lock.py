@@ -19,10 +19,10 @@ import filelock
 
 from packer.workspace import Workspace
 from packer.workspace.agents import Claims
-from packer.workspace.leases import Agent, Lease, Observer
+from packer.workspace.leases import Agent, Lease, Observer, record_of
 from packer.workspace.shared_files import host
 from readers.formats.machine import file_system_of, is_network_file_system
-from shardspec.errors import BuildLockedError
+from shardspec.errors import BuildError, BuildLockedError, system_reason
 from shardspec.wording import LONG, cut
 
 _NOT_KEPT = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -128,6 +128,17 @@ class FolderLock:
             self._lock.acquire()
         except filelock.Timeout as error:
             raise self._refusal() from error
+        except PermissionError as error:
+            if not os.path.lexists(self._space.lock):
+                raise
+            raise BuildError(
+                (
+                    f"the build in this folder belongs to {_owner(self._space.lock)} ({self._describe_holder()}), "
+                    f"and its files cannot be written ({system_reason(error)})"
+                ),
+                place=self._space.out,
+                hint="ask that user to finish it, or choose another folder",
+            ) from error
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in _NOT_KEPT:
                 raise
@@ -154,11 +165,13 @@ class FolderLock:
             )
 
         with ExitStack() as stack:
+            stack.callback(record_of(folder, self._holder.name).unlink, missing_ok=True)
             lease = stack.enter_context(Lease(folder, self._holder))
             observer.wait(waiting, lambda _: self._refusal(), announce)
             if not claims.take(0):
                 raise self._refusal()
             lease.end("released")
+            stack.callback(lambda: claims.give_back(list(claims.held)))
             self._claims, self._checked_s = claims, time.monotonic()
             self._lease = stack.pop_all()
 
@@ -177,6 +190,14 @@ class FolderLock:
     def _describe_holder(self) -> str:
         holder = Agent.read(self._space.holder)
         return "its process is unknown" if holder is None else holder.describe()
+
+
+def _owner(path: Path) -> str:
+    """Return the name of a file's owner, or the user number if it has no name."""
+    try:
+        return path.owner()
+    except (KeyError, NotImplementedError):
+        return f"user {path.stat().st_uid}"
 
 
 def _locks_again(path: Path) -> bool:

@@ -157,10 +157,6 @@ class Workspace:
         """One JSON line per item that must not be tried again, as decided by this owner."""
         return self._log("verdicts")
 
-    def journals(self) -> list[Path]:
-        """Return the paths of the journals of all owners, that of the coordinating process first."""
-        return self._logs("journal")
-
     def read_journal(self) -> Iterator[Any]:
         """Yield the lines of the journals of all owners, those of the coordinating process first."""
         return self._read_logs("journal")
@@ -172,6 +168,10 @@ class Workspace:
     def _log(self, name: str) -> Path:
         # The file is in the plan's folder, so a late owner cannot write into the log of another plan.
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
+
+    def journals(self) -> list[Path]:
+        """Return the paths of the journals of all owners, that of the coordinating process first."""
+        return self._logs("journal")
 
     def _read_logs(self, name: str) -> Iterator[Any]:
         for path in self._logs(name):
@@ -244,12 +244,16 @@ class Workspace:
         """The result of a task."""
         return self._part_folder(task) / f"part-{task:06d}"
 
+    def item_part(self, task: int, item: int) -> Path:
+        """The result of one item of a task, if the task runs item by item."""
+        return self._part_folder(task) / f"part-{task:06d}.item-{item:08d}"
+
     def part_folders(self) -> list[Path]:
         """The folders with the plan's parts."""
         return sorted(path for path in self.parts.iterdir() if path.is_dir()) if self.parts.is_dir() else []
 
     def part_files(self) -> Iterator[Path]:
-        """Yield the parts of the plan, and unfinished files next to them."""
+        """Yield the parts of the plan, of tasks and of items, and unfinished files next to them."""
         for folder in self.part_folders():
             yield from sorted(folder.glob("part-*"))
 

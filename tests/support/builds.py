@@ -41,7 +41,7 @@ def parts_of(out: Path) -> list[Path]:
         found = sorted((out / ".build" / "parts").glob("*/*/part-*"))
     except FileNotFoundError:  # a folder in it was removed while it was listed, and the rest will be
         return []
-    return [path for path in found if path.suffix != ".partial"]
+    return [path for path in found if path.suffix != ".partial" and ".item-" not in path.name]
 
 
 def records_of(out: Path) -> list[Path]:

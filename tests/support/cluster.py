@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.workspace import Workspace
-from packer.workspace.leases import read_agents
 from support.builds import TESTS, write_images
 from support.command import environment, run_packer, start_packer
 from support.packed import check_whole, fingerprints
@@ -66,12 +64,11 @@ class Case:
         return ""
 
     def claims(self) -> list[str]:
-        """The claims of agents that have not ended, to things that are not done."""
-        space = Workspace(self.out / ".build")
-        (folder,) = (space.root / "claims").iterdir()
-        found, agents = {path.name: path.read_text() for path in folder.iterdir()}, read_agents(space.agents)
-        done = {name.partition(".")[0] for name in found if name.endswith(".done")}
-        return [name for name, by in found.items() if name.partition(".")[0] not in done and not agents[by].ended]
+        """The claims to things that are not done and were not given back."""
+        (folder,) = (self.out / ".build" / "claims").iterdir()
+        names = sorted(path.name for path in folder.iterdir())
+        done = {name.partition(".")[0] for name in names if name.endswith(".done")}
+        return [name for name in names if name.partition(".")[0] not in done and not name.endswith(".free")]
 
     def status(self) -> dict[str, Any]:
         """What ``packer status`` says."""

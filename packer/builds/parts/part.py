@@ -316,7 +316,7 @@ class PartWriter:
         self._file.writelines(values)
         self.items.extend(PackedItem(name, report, number) for name, report in zip(names, reports, strict=True))
 
-    def copy(self, part: Part, place: int, key_of: Callable[[int], str] | None) -> ItemReport:
+    def copy(self, part: Part, place: int, key_of: Callable[[int], str] | None = None) -> ItemReport:
         """Append one item of another part.
 
         Parameters

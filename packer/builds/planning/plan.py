@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from packer.jobs.plan import Task
+from packer.jobs.plan import Task, Tasks
 from packer.recipe import Recipe
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
@@ -106,7 +106,7 @@ class BuildPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
-        return {"kind": self.kind, **vars(self), "fingerprint": self.fingerprint}
+        return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
         """Return whether this plan made the dataset.
@@ -120,7 +120,7 @@ class BuildPlan:
     def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
         """Read the result of `to_json`."""
         values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint", MADE_ON)}
-        return cls(**{**values, "tasks": [Task(*task) for task in document["tasks"]]})
+        return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
 
 
 def _names_alone(paths: Any) -> Any:
@@ -244,7 +244,7 @@ class _Cut:
 
     def __init__(self, items: int, tasks: int) -> None:
         self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
-        self._tasks: list[Task] = []
+        self._tasks = Tasks()
         self._start = self._start_offset = self._offset = self._size = self._items = self._room = 0
         self._last: Item | None = None
 
@@ -258,7 +258,7 @@ class _Cut:
         room = TASK_ITEMS if medium.is_sequence else 1
         full = self._room + room > self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
-            self._end_task()
+            self._tasks.append((self._start, self._items, self._start_offset))
             self._start, self._start_offset, self._size, self._room = self._items, self._offset, 0, 0
         self._size += weight
         self._room += room
@@ -266,14 +266,11 @@ class _Cut:
         self._items += 1
         self._last = item
 
-    def end(self) -> list[Task]:
+    def end(self) -> Tasks:
         """Return the tasks. Call this after the last item."""
         if self._items:
-            self._end_task()
+            self._tasks.append((self._start, self._items, self._start_offset))
         return self._tasks
-
-    def _end_task(self) -> None:
-        self._tasks.append(Task(self._start, self._items, self._start_offset))
 
 
 def _in_one_pass(one: Item, other: Item) -> bool:

@@ -67,6 +67,8 @@ class Event:
         The result of a finished unit.
     message : str
         Description of a failure or a death.
+    follows : str
+        What happens to the unit after its worker was lost; set by the schedule.
     frames : int
         With a tick, the number of frames examined so far of the videos under way.
     """
@@ -77,12 +79,13 @@ class Event:
     ends: Sequence[Ended] = ()
     result: dict[str, Any] = field(default_factory=dict)
     message: str = ""
+    follows: str = ""
     frames: int = 0
 
     @property
     def ends_task(self) -> bool:
         """True if the event ends a whole task."""
-        return self.kind == "done" and self.unit is not None and self.unit.do == "task"
+        return self.kind == "done" and self.unit is not None and self.unit.do in ("task", "join")
 
 
 class Engine(Protocol):
@@ -92,8 +95,8 @@ class Engine(Protocol):
         """Number of units that can be started now."""
         ...
 
-    def start(self, unit: Unit, verdicts: Verdicts, *, alone: bool = False) -> None:
-        """Start a unit. If it is to run `alone`, end all workers first, and start it in a new one."""
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
+        """Start a unit: with `fresh` in a new worker, with `alone` after ending all other workers."""
         ...
 
     def wait(self) -> Event:

@@ -26,7 +26,7 @@ class InlineEngine:
         """Return 1, or 0 if a unit waits to run."""
         return 0 if self._started or self._events else 1
 
-    def start(self, unit: Unit, verdicts: Verdicts, *, alone: bool = False) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Queue the unit for `wait`."""
         self._started.append((unit, verdicts))
 

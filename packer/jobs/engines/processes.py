@@ -145,6 +145,8 @@ class _Worker(Child):
     unit : Unit or None
     seen : int or None
         The item at the last check.
+    used : bool
+        Whether the worker has received a unit.
     pending : dict or None
         A request that waits until the worker is ready.
     lost_detector : bool
@@ -164,6 +166,7 @@ class _Worker(Child):
         self.serial = serial
         self.unit: Unit | None = None
         self.seen: int | None = None
+        self.used = False
         self.pending: dict[str, Any] | None = None
         self.lost_detector = False
         note = workspace.logs / f"worker-{place:03d}.item"
@@ -216,10 +219,10 @@ class ProcessesEngine:
         """Return the number of workers without a unit."""
         return sum(worker is None or worker.unit is None for worker in self._workers)
 
-    def start(self, unit: Unit, verdicts: Verdicts, *, alone: bool = False) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         """Send a unit to an idle worker, or to a new process if there is none.
 
-        With `alone`, all workers, which are idle, end to free their memory.
+        With `alone`, the other workers, which are all idle, end to free their memory.
         """
         if alone:
             assert all(worker is None or worker.unit is None for worker in self._workers)
@@ -227,9 +230,12 @@ class ProcessesEngine:
         free = [place for place, worker in enumerate(self._workers) if worker is None or worker.unit is None]
         place = next((place for place in free if self._workers[place] is not None), free[0])
         worker = self._workers[place]
+        if worker is not None and fresh and worker.used:
+            worker.end()
+            worker = None
         if worker is None:
             worker = self._workers[place] = self._start_worker(place)
-        worker.unit, worker.seen = unit, None
+        worker.unit, worker.seen, worker.used = unit, None, True
         worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
         self._send_pending()
 

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from packer.jobs.plan import JobPlan
 from packer.jobs.process import module_command
 from packer.jobs.progress import ProgressListener, Stage
-from packer.recipe.engines import ENGINES
+from packer.recipe.engines import ENGINES, WORKER_BYTES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.agents import read_terms
@@ -21,7 +22,7 @@ from packer.workspace.durable import NewLines
 from packer.workspace.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve
-from shardspec.wording import PROGRAM, counted, program
+from shardspec.wording import PROGRAM, program
 
 UNTIL_INPUT_ENDS = "PACKER_UNTIL_INPUT_ENDS"
 """Environment variable that makes ``packer work`` stop when its standard input ends: its starter is gone then."""
@@ -30,9 +31,12 @@ _ATTEMPTS = 5
 """Number of starts of an agent on one host before the host is given up."""
 
 _PAUSE_S = 0.2
-_LOOK_S = 5.0
+_LOOK_S = 2.0
 _AGAIN_S = 3.0
 """Seconds before an agent is started again on a host where one has died."""
+
+_SILENT_S = 10.0
+"""Seconds after which an agent is reported that has not written anything."""
 
 _GRACE_S = 10.0
 """Seconds that agents may take to end by themselves once all tasks are done."""
@@ -43,41 +47,57 @@ _SAID = f"{PROGRAM}: "
 _ERROR = f"{PROGRAM} work: "
 """Prefix of the error that ends an agent. Starting it again would not help."""
 
+_NOT_OF_AGENT = "srun: "
+"""Prefix of lines that the agent's starter writes to the log."""
+
 
 class Host(NamedTuple):
-    """A place for one agent: the name of the host, and the number of workers; None for as many as fit."""
+    """A place for one agent: the name of the host, and the number of the agent's workers."""
 
     name: str
-    workers: int | None
+    workers: int
 
 
-class Node(NamedTuple):
-    """A node of a cluster: its name, the number of workers (None for as many as fit), and the number of agents."""
+@dataclass(frozen=True)
+class Room:
+    """Limits on the number of workers on a host.
 
-    name: str
-    workers: int | None
-    agents: int
-
-
-def place_agents(nodes: Sequence[Node], workers: str | int) -> list[Host]:
-    """Share the workers of each node among its agents, and `workers`, unless it is ``"auto"``, among all agents.
-
-    Agents without a worker are left out.
+    Attributes
+    ----------
+    per_node : int or None
+        Workers on each host; None for as many as its cores and memory allow.
+    in_all : int or None
+        Workers on all hosts together; None for no limit.
+    worker_bytes : int
+        Memory that one worker needs.
+    gpus : bool
+        Whether each agent needs a GPU.
     """
-    hosts = [
-        Host(node.name, None if node.workers is None else (node.workers + number) // node.agents)
-        for node in nodes
-        for number in range(node.agents)
-    ]
-    if workers != "auto":
+
+    per_node: int | None
+    in_all: int | None
+    worker_bytes: int
+    gpus: bool
+
+    def share(self, name: str, cores: int, memory: int | None, gpus: int) -> list[Host]:
+        """Share the workers that fit into `cores` and `memory` (bytes, None if unknown) among the agents of a host.
+
+        There is one agent, or one for each GPU if agents need GPUs. Agents without a worker are left out.
+        """
+        fitting = cores if memory is None else min(cores, memory // self.worker_bytes)
+        workers, agents = self.per_node or max(1, fitting), max(1, gpus) if self.gpus else 1
+        return [Host(name, (workers + number) // agents) for number in range(agents) if workers + number >= agents]
+
+    def limit(self, hosts: Sequence[Host]) -> list[Host]:
+        """Spread at most `in_all` workers over the hosts. Hosts without a worker are left out."""
+        left = sum(host.workers for host in hosts) if self.in_all is None else self.in_all
         counts = [0] * len(hosts)
-        for _ in range(int(workers)):
-            has_room = [n for n, host in enumerate(hosts) if host.workers is None or counts[n] < host.workers]
-            if not has_room:
-                break
-            counts[min(has_room, key=counts.__getitem__)] += 1
-        hosts = [Host(host.name, count) for host, count in zip(hosts, counts, strict=True)]
-    return [host for host in hosts if host.workers != 0]
+        while left and any(count < host.workers for count, host in zip(counts, hosts, strict=True)):
+            for number, host in enumerate(hosts):
+                if left and counts[number] < host.workers:
+                    counts[number] += 1
+                    left -= 1
+        return [Host(host.name, count) for host, count in zip(hosts, counts, strict=True) if count]
 
 
 class HostProcess(Protocol):
@@ -93,7 +113,7 @@ class HostProcess(Protocol):
 
 
 class Cluster(Protocol):
-    """The hosts of an allocation or a cluster. Called with the workspace, the job's settings and the build's options."""
+    """The hosts of an allocation or a cluster. Called with the workspace, a `Room` and the build's options."""
 
     hosts: Sequence[Host]
 
@@ -128,6 +148,7 @@ class _Agents:
         self._again_s: dict[int, float] = dict.fromkeys(range(len(cluster.hosts)), 0.0)
         self._attempts: Counter[int] = Counter()
         self._lines = NewLines()
+        self._silent_since_s: dict[int, float] = {}
         self._errors: dict[Path, str] = {}
         self.ended_well = False
         self.why = ""
@@ -151,6 +172,12 @@ class _Agents:
                 self._note_end(number, status)
         for number in self._running:
             self._pass_on(number)
+            if number in self._silent_since_s and now_s - self._silent_since_s[number] > _SILENT_S:
+                del self._silent_since_s[number]
+                name = self._cluster.hosts[number].name
+                self._say(
+                    f"{program()}: the agent on {name} has not started yet; it may wait for resources that others use"
+                )
 
     def end(self) -> None:
         self._again_s.clear()
@@ -167,9 +194,9 @@ class _Agents:
         if not self._attempts[number]:
             self._log(number).unlink(missing_ok=True)  # of an earlier call, which has reported its lines
         self._attempts[number] += 1
-        command = [*module_command("packer"), "work", str(self._space.out)]
-        command += [] if host.workers is None else ["--workers", str(host.workers)]
+        command = [*module_command("packer"), "work", str(self._space.out), "--workers", str(host.workers)]
         self._running[number] = self._cluster.start(host, command, self._log(number))
+        self._silent_since_s[number] = time.monotonic()
 
     def _note_end(self, number: int, status: int) -> None:
         if status == 0:
@@ -191,6 +218,8 @@ class _Agents:
         """Report an agent's new messages, such as those about lost workers, but not its progress."""
         log = self._log(number)
         for line in (line.decode(errors="replace") for line in self._lines.read(log)):
+            if not line.startswith(_NOT_OF_AGENT):
+                self._silent_since_s.pop(number, None)
             if line.startswith(_SAID):
                 self._say(f"{program()}: {line.removeprefix(_SAID)}")
             elif line.startswith(_ERROR):
@@ -213,13 +242,17 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
     BuildError
         If all agents ended before all tasks were done. The same command resumes the build.
     """
+    in_all = None if str(options.workers) == "auto" else int(options.workers)
     settings = plan.settings
-    cluster: Cluster = resolve("engine", options.engine, ENGINES)(space, settings, options)
+    room = Room(options.workers_per_node, in_all, WORKER_BYTES[settings.preset], settings.needs_gpus)
+    cluster: Cluster = resolve("engine", options.engine, ENGINES)(space, room, options)
     items = sum(task.stop - task.start for task in plan.tasks)
     with closing(cluster):
         agents = _Agents(space, cluster, listener.on_message)
-        nodes = counted(len({host.name for host in cluster.hosts}), "node")
-        listener.on_message(f"{settings.stage}: {counted(len(cluster.hosts), 'agent')} on {nodes}")
+        workers = sum(host.workers for host in cluster.hosts)
+        listener.on_message(
+            f"{settings.stage}: {workers} workers on {len({host.name for host in cluster.hosts})} nodes"
+        )
         try:
             finished = _Finished(plan, space)
             before = finished.count()
@@ -237,7 +270,7 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
 
 
 def _wait(
-    agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, finished: "_Finished", before: tuple[int, int, int]
+    agents: _Agents, plan: JobPlan, space: Workspace, stage: Stage, finished: "_Finished", counted: tuple[int, int, int]
 ) -> None:
     """Wait until the agents have ended, or all tasks are done and one of them has found nothing left to do."""
     seen_s, until_s = 0.0, None
@@ -250,9 +283,9 @@ def _wait(
             if failed:
                 raise BuildError(failed)
             found = finished.count()
-            items, samples, rejects = (new - old for new, old in zip(found, before, strict=True))
+            items, samples, rejects = (new - old for new, old in zip(found, counted, strict=True))
             stage.advance(items, samples, rejects)
-            before = found
+            counted = found
             if until_s is None and agents.ended_well and len(space.finished_tasks()) == len(plan.tasks):
                 until_s = now_s + _GRACE_S
         if agents.is_over or (until_s is not None and now_s > until_s):
@@ -276,11 +309,11 @@ class _Finished:
                 entry = json.loads(line)
             except ValueError:  # cut short by a crash
                 continue
-            if isinstance(entry, dict) and entry.get("did") == "task":
+            if isinstance(entry, dict) and entry.get("did") in ("task", "join"):
                 task = self._plan.tasks[entry["number"]]
                 rejects = sum(entry.get("rejected", {}).values())
                 self._tasks[entry["number"]] = (task.stop - task.start, entry.get("rows", 0), rejects)
-        items, samples, rejected = map(sum, zip((0, 0, 0), *self._tasks.values(), strict=True))
+        items, samples, rejected = map(sum, zip(*self._tasks.values(), strict=True)) if self._tasks else (0, 0, 0)
         return items, samples, rejected
 
 

@@ -9,10 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packer.jobs.hosts.base import Host, Node, place_agents, start_agent
-from packer.jobs.plan import JobSettings
+from packer.jobs.hosts.base import Host, Room, start_agent
 from packer.jobs.process import inherited_environment
-from packer.recipe.engines import WORKER_BYTES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from shardspec.errors import BuildError
@@ -45,9 +43,8 @@ class RayCluster:
         If there is no cluster at the address, or no node has room.
     """
 
-    def __init__(self, _workspace: Workspace, settings: JobSettings, options: BuildOptions) -> None:
-        self._gpus = int(settings.needs_gpus)
-        self._worker_bytes = WORKER_BYTES[settings.preset]
+    def __init__(self, _workspace: Workspace, room: Room, options: BuildOptions) -> None:
+        self._gpus = int(room.gpus)
         self._connected = not ray.is_initialized()
         if self._connected:
             _check_reachable(options.ray_address or os.environ.get("RAY_ADDRESS", ""))
@@ -57,8 +54,8 @@ class RayCluster:
                 raise BuildError(_describe_failure(error)) from None
         self._cores: dict[str, int] = {}
         try:
-            found = [self._describe(node, options.workers_per_node) for node in ray.nodes() if self._is_usable(node)]
-            self.hosts: Sequence[Host] = place_agents(found, options.workers)
+            found = [host for node in ray.nodes() for host in self._agents(node, room)]
+            self.hosts: Sequence[Host] = room.limit(found)
             if not self.hosts:
                 what = "a GPU and a core" if self._gpus else "a core"
                 raise BuildError(expected=f"a Ray cluster with a node that has {what}", found="none")
@@ -84,20 +81,16 @@ class RayCluster:
         if self._connected:
             ray.shutdown()
 
-    def _is_usable(self, node: Mapping[str, Any]) -> bool:
+    def _agents(self, node: Mapping[str, Any], room: Room) -> list[Host]:
+        """Return the places for agents on a node: one, or one for each GPU."""
         has = node["Resources"]
-        return bool(node["Alive"] and has.get("CPU", 0) >= 1 and has.get("GPU", 0) >= self._gpus)
-
-    def _describe(self, node: Mapping[str, Any], workers: int | None) -> Node:
-        """Describe a node, which has one agent, or one for each GPU."""
-        has = node["Resources"]
-        cores, memory = int(has["CPU"]), has.get("memory")
-        fitting = cores if memory is None else min(cores, int(memory) // self._worker_bytes)
-        workers = workers or max(1, fitting)
-        agents = min(workers, int(has["GPU"])) if self._gpus else 1
+        cores, gpus, memory = int(has.get("CPU", 0)), int(has.get("GPU", 0)), has.get("memory")
+        if not node["Alive"] or not cores or gpus < self._gpus:
+            return []
         name = f"{node['NodeManagerAddress']} {node['NodeID']}"
-        self._cores[name] = cores // agents  # Ray takes whole numbers above 1 only
-        return Node(name, workers, agents)
+        hosts = room.share(name, cores, None if memory is None else int(memory), gpus)
+        self._cores[name] = cores // len(hosts)  # Ray takes whole numbers above 1 only
+        return hosts
 
 
 class _Agent:

@@ -5,16 +5,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from packer.jobs.hosts.base import Host, Node, place_agents, start_agent
-from packer.jobs.plan import JobSettings
+from packer.jobs.hosts.base import Host, Room, start_agent
 from packer.jobs.process import inherited_environment
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, UsageError
 from shardspec.wording import LONG, cut
 
 _COMMAND_LIMIT_S = 120.0
@@ -37,10 +36,6 @@ _REQUESTS = re.compile(
 """Variables that Slurm sets in an allocation and that ``srun`` reads as requests for each of its steps."""
 
 
-_CORES = re.compile(r"(\d+)(?:\(x\d+\))?")
-"""Of ``SLURM_JOB_CPUS_PER_NODE``, such as ``72(x2),36``."""
-
-
 class SrunCluster:
     """The nodes of the allocation that this process runs in (`packer.jobs.hosts.base.Cluster`).
 
@@ -48,21 +43,16 @@ class SrunCluster:
     that are left at the end are cancelled.
     """
 
-    def __init__(self, workspace: Workspace, settings: JobSettings, options: BuildOptions) -> None:
+    def __init__(self, workspace: Workspace, room: Room, _options: BuildOptions) -> None:
         self._job = os.environ["SLURM_JOB_ID"]
         self._name = f"packer-{hashlib.sha256(os.fsencode(workspace.root.resolve())).hexdigest()[:12]}"
-        agents = _number("SLURM_GPUS_ON_NODE") or 1 if settings.needs_gpus else 1
-        nodes = [Node(name, options.workers_per_node, agents) for name in _find_nodes()]
-        self.hosts: Sequence[Host] = place_agents(nodes, options.workers)
-        counts = map(int, _CORES.findall(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
-        cores = max(1, min(counts, default=1) // agents)
-        exact = ("--exact", f"--cpus-per-task={cores}", "--gpus-per-task=1")
-        self._share = exact if settings.needs_gpus else _SHARED
-        self._limits = ["env", *_describe_memory(agents)]
+        hosts, cores = _nodes(room)
+        self.hosts: Sequence[Host] = room.limit(hosts)
+        self._share = ("--exact", f"--cpus-per-task={cores}", "--gpus-per-task=1") if room.gpus else _SHARED
 
     def start(self, host: Host, command: Sequence[str], log: Path) -> "_Step":
         srun = ["srun", *_STEP, *self._share, f"--nodelist={host.name}", f"--job-name={self._name}"]
-        return _Step([*srun, *self._limits, *command], log)
+        return _Step([*srun, *command], log)
 
     def close(self) -> None:
         """Cancel the steps of this build that are left, such as those whose ``srun`` was killed."""
@@ -105,29 +95,63 @@ class _Step:
         return self._process.poll() is not None
 
 
-def _find_nodes() -> list[str]:
-    """Return the nodes of the allocation that answer, as far as Slurm knows."""
+def _nodes(room: Room) -> tuple[list[Host], int]:
+    """Return the hosts of the allocation, one for each agent, and the cores of an agent with a GPU."""
     listed = os.environ.get("SLURM_JOB_NODELIST", "")
-    silent = set()
-    for line in run_slurm("scontrol", "show", "node", "--oneliner", listed).splitlines():
-        facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        state = facts.get("State", "")
-        if state.startswith("DOWN") or "*" in state:  # a star marks a node that does not answer
-            silent.add(facts.get("NodeName"))
-    names = [name for name in run_slurm("scontrol", "show", "hostnames", listed).split() if name not in silent]
-    if not names:
+    names = run_slurm("scontrol", "show", "hostnames", listed).split()
+    cores = parse_counts(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))
+    if len(cores) != len(names):
+        raise BuildError(
+            expected=f"the cores of {len(names)} nodes in SLURM_JOB_CPUS_PER_NODE",
+            found=len(cores),
+            hint="run the command in the allocation's own shell or script",
+        )
+    gpus = _number("SLURM_GPUS_ON_NODE") or 1
+    known = _known_to_slurm(listed)
+    hosts = []
+    for name, count in zip(names, cores, strict=True):
+        facts = known.get(name, {})
+        if _answers(facts):
+            hosts += room.share(name, count, _memory(facts, count), gpus)
+    if not hosts:
         raise BuildError(
             f"no node of the allocation answers ({listed})", hint="run the same command again in another one"
         )
-    return names
+    return hosts, max(1, min(cores) // gpus)
 
 
-def _describe_memory(agents: int) -> list[str]:
-    """Return the variables for the memory of the allocation. Set outside a step, they would be requests to ``srun``."""
-    of_node, of_core = _number("SLURM_MEM_PER_NODE"), _number("SLURM_MEM_PER_CPU")
-    if of_node:
-        return [f"SLURM_MEM_PER_NODE={of_node // agents}"]
-    return [f"SLURM_MEM_PER_CPU={of_core}"] if of_core else []
+def _known_to_slurm(listed: str) -> dict[str, dict[str, str]]:
+    lines = run_slurm("scontrol", "show", "node", "--oneliner", listed).splitlines()
+    found = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+    return {facts["NodeName"]: facts for facts in found if "NodeName" in facts}
+
+
+def _answers(facts: Mapping[str, str]) -> bool:
+    """Return whether a node answers, as far as Slurm knows. A star marks a node that does not."""
+    state = facts.get("State", "")
+    return not state.startswith("DOWN") and "*" not in state
+
+
+def parse_counts(text: str) -> list[int]:
+    """Parse ``SLURM_JOB_CPUS_PER_NODE``: ``"72(x2),36"`` is 72, 72, 36."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            raise UsageError(place="SLURM_JOB_CPUS_PER_NODE", expected="counts such as '72(x2),36'", found=f"{text!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _memory(facts: Mapping[str, str], cores: int) -> int | None:
+    """Return the bytes of memory that the allocation has on a node, or None if Slurm does not count memory."""
+    if of_node := _number("SLURM_MEM_PER_NODE"):
+        return of_node * 2**20
+    if of_core := _number("SLURM_MEM_PER_CPU"):
+        return of_core * cores * 2**20
+    configured = facts.get("RealMemory", "")
+    # Slurm reports 1 MB if no size is configured.
+    return int(configured) * 2**20 if configured.isdecimal() and int(configured) > 1 else None
 
 
 def _number(variable: str) -> int | None:

@@ -10,7 +10,8 @@ from packer.jobs.result import Result
 from packer.recipe.checks import checked
 from packer.recipe.recipe import as_texts
 from packer.workspace.card import CARD_KEPT, is_card_kept
-from packer.workspace.folder import change_about, output_folder
+from packer.workspace.describing import change_about
+from packer.workspace.folder import output_folder
 from shardspec.entries import About
 from shardspec.errors import Problems, UsageError
 from shardspec.layout import Layout

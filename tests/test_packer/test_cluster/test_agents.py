@@ -123,13 +123,14 @@ def test_what_others_have_taken_after_a_lease_is_theirs(tmp_path: Path, monkeypa
     first.look()
     first.forget()
     assert first.held == {0: 1}
-    with Lease(space.agents, Agent("second")):
-        observer.look()
-        assert first.freed(observer) == []
-    observer.look()
-    assert first.freed(observer) == [1], "nobody waits for the lease of an agent that has ended"
+    second.give_back([1])
+    first.look()
+    assert first.fresh() == [1], "nobody waits for the first, which has nothing in hand of it"
     assert first.take(1)
     assert first.held[1] == 3, "it is known that others had it, and may have done some of it"
+    first.give_back([0, 1])
+    second.look()
+    assert (second.fresh(), second.freed(observer)) == ([0, 1], [])
 
 
 def test_a_lease_is_renewed_whatever_there_is_to_say_and_a_slow_renewal_may_be_too_late(

@@ -1,11 +1,13 @@
 """Processes that a build starts: their end, and their last words."""
 
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,34 @@ def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypat
         ending.join()
         child._reader.join()
     assert ended
+
+
+def test_a_wait_ends_though_a_signal_is_handled_as_its_time_is_over() -> None:
+    answers = Answers()
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
+    late = threading.Timer(PATIENCE_S, answers.put, [(None, {"event": "late"})])  # a wait that never ends would fail
+    late.start()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(queue.Empty):
+            answers.get(timeout=0.1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        late.cancel()
+        late.join()
+
+
+def test_answers_come_in_order_and_a_wait_for_none_ends() -> None:
+    answers = Answers()
+    for number in range(3):
+        answers.put((number, {}))
+    assert [answers.get(timeout=0)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(queue.Empty):
+        answers.get(timeout=0.01)
+    later = threading.Timer(0.05, answers.put, [(3, {})])
+    later.start()
+    assert answers.get(timeout=PATIENCE_S)[0] == 3
+    later.join()
 
 
 def test_what_libraries_print_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 from support.builds import OPTIONS, write_images
-from support.command import environment, read_jsonl, run_packer, start_packer
+from support.command import environment, run_packer, start_packer
+from support.errors import raises
 from support.fake_slurm import NODES, fake_slurm
 from support.listeners import Listener
 from support.packed import fingerprints
 from support.processes import PATIENCE_S, wait_for, workers_in
 
 import packer
-from packer.jobs.hosts.base import Host, Node, place_agents, run_agents
-from packer.jobs.hosts.srun import SrunCluster
+from packer.jobs.hosts.base import Host, Room, run_agents
+from packer.jobs.hosts.srun import SrunCluster, parse_counts
 from packer.jobs.plan import JobSettings
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -50,7 +51,7 @@ def test_a_build_over_srun_that_loses_a_node_gives_the_same_bytes(mixed: Path, r
     started = (tmp_path / "srun.log").read_text().splitlines()
     assert {re.findall(r"--nodelist=(\w+)", line)[0] for line in started} == set(NODES)
     assert all("--overlap" in line and "--mem=0" in line for line in started)
-    assert all(shlex.split(line)[-2:] == ["work", str(out)] for line in started)
+    assert all(shlex.split(line)[-2:] == ["--workers", "2"] for line in started)
 
 
 def _agents(out: Path) -> list[int]:
@@ -102,9 +103,6 @@ def test_an_item_that_fails_ends_the_build_of_all_agents(tmp_path: Path) -> None
     words = ("build", source, tmp_path / "out", "--size", "16", "--engine", "srun", "--on-error", "fail")
     done = run_packer(*words, env=env, expect=1)
     assert "a/bad.png" in done.stderr.splitlines()[-1]
-    run_packer(*words[:-1], "skip", "--max-rejects", "1.0", env=env)
-    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
-    assert reject["item"] == "a/bad.png"
 
 
 def test_a_missing_library_of_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,18 +123,18 @@ def test_only_builds_run_on_several_hosts(reference: Path, tmp_path: Path, monke
     assert not (tmp_path / "srun.log").exists()
 
 
-def test_workers_are_shared_among_the_agents() -> None:
-    for per_node, workers, expected in (
-        (None, "auto", [None, None, None]),
-        (7, "auto", [3, 4, 7]),
-        (7, 12, [3, 4, 5]),
-        (None, 2, [1, 1]),
-        (1, 2, [1, 1]),
-        (1, "auto", [1, 1]),
-    ):
-        hosts = place_agents([Node("a", per_node, 2), Node("b", per_node, 1)], workers)
-        assert [host.workers for host in hosts] == expected
-    assert hosts == [Host("a", 1), Host("b", 1)]
+def test_counts_of_cores_are_read_as_slurm_writes_them() -> None:
+    assert parse_counts("72(x2),36") == [72, 72, 36]
+    assert parse_counts("8") == [8]
+    with raises(UsageError, place="SLURM_JOB_CPUS_PER_NODE", found="'many'"):
+        parse_counts("many")
+
+
+def test_the_gpus_of_a_node_share_its_workers() -> None:
+    for per_node, expected in ((None, [2, 3, 3]), (7, [2, 2, 3]), (2, [1, 1])):
+        room = Room(per_node, None, 1, gpus=True)
+        assert [host.workers for host in room.share("n", 8, None, 3)] == expected
+    assert Room(7, None, 1, gpus=False).share("n", 8, None, 3) == [Host("n", 7)]
 
 
 class _Nodes:
@@ -167,7 +165,7 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     space.create()
     space.create_results(1)
     space.part(0).mkdir(exist_ok=True)
-    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n[]\n{"did')
+    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n')
     monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
     task = SimpleNamespace(start=0, stop=5)
     plan: Any = SimpleNamespace(tasks=[task], settings=JobSettings("build", "images"))
@@ -189,6 +187,24 @@ def test_what_an_earlier_call_did_and_said_is_not_reported_as_new(
         assert {(one.done, one.resumed) for one in listener.heard} == {(5, 5)}
 
 
+def test_an_agent_that_does_not_start_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.jobs.hosts.base._SILENT_S", -1.0)
+    monkeypatch.setattr("packer.jobs.hosts.base._LOOK_S", 0.5)
+    space = Workspace(tmp_path / "out" / ".build")
+    nodes, seen = _Nodes(None, lambda: None), []
+
+    def poll() -> int | None:
+        seen.append(1)
+        return 0 if len(seen) > 8 else None
+
+    monkeypatch.setattr(nodes, "poll", poll)
+    monkeypatch.setattr(nodes, "start", lambda _host, _command, log: log.write_text("srun: waiting\n") and nodes)
+    listener = _run_on(nodes, space, monkeypatch)
+    more = "; it may wait for resources that others use"
+    for name in ("n1", "n2"):
+        assert listener.messages.count(f"packer: the agent on {name} has not started yet{more}") == 1
+
+
 def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = Workspace(tmp_path / "out" / ".build")
     space.agents.mkdir(parents=True)
@@ -199,13 +215,18 @@ def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         _run_on(_Nodes(None, lambda: together.wait(PATIENCE_S)), space, monkeypatch)
 
 
+def test_workers_are_spread_over_the_hosts() -> None:
+    hosts = [Host("a", 2), Host("b", 8), Host("c", 8)]
+    for in_all, expected in ((None, [2, 8, 8]), (7, [2, 3, 2]), (2, [1, 1])):
+        assert [host.workers for host in Room(None, in_all, 1, gpus=False).limit(hosts)] == expected
+
+
 @posix
 def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = {"SLURM_GPUS_ON_NODE": "2", "SLURM_MEM_PER_CPU": "800", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
     for name, value in (fake_slurm(tmp_path) | gpus).items():
         monkeypatch.setenv(name, value)
-    settings = JobSettings("build", "faces", needs_gpus=True)
-    cluster = SrunCluster(Workspace(tmp_path), settings, BuildOptions(engine="srun", workers_per_node=8))
+    cluster = SrunCluster(Workspace(tmp_path), Room(None, None, 1, gpus=True), BuildOptions())
     assert cluster.hosts == [Host("n1", 4), Host("n1", 4), Host("n2", 4), Host("n2", 4)]
     step = cluster.start(cluster.hosts[2], [sys.executable, "-c", "input()"], tmp_path / "log")
     step.end()
@@ -213,7 +234,8 @@ def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monke
     cluster.close()
     (line,) = (tmp_path / "srun.log").read_text().splitlines()
     assert "--exact --cpus-per-task=4 --gpus-per-task=1 --nodelist=n2" in line
-    assert " env SLURM_MEM_PER_CPU=800 " in line
+    room = Room(None, None, 1500 * 2**20, gpus=False)
+    assert [host.workers for host in SrunCluster(Workspace(tmp_path), room, BuildOptions()).hosts] == [4, 4]
 
 
 @posix

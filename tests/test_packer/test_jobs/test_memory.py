@@ -37,9 +37,7 @@ def test_a_image_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tmp_
     (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
     assert (line["item"], line["step"]) == ("b-bad.png", "worker")
     why = "memory ran out at 'b-bad.png', in decode: no memory for a PNG of 12000 × 11000 pixels, which takes 396 MB"
-    assert line["reason"].startswith(
-        "brought down a worker 3 times, with no other at work (exit status 1: MemoryError: "
-    )
+    assert line["reason"].startswith("brought down a worker 3 times, by itself (exit status 1: MemoryError: ")
     assert why in line["reason"]
     assert why in reported
     assert read_log(tmp_path / "log") == ["b-bad.png"] * 5  # twice in its task, three times alone

@@ -83,10 +83,22 @@ def test_rejects_are_counted_by_reason_without_what_differs(clock: list[float]) 
     assert len(ear.heard[-1].reasons) < 50
 
 
-def test_a_long_reason_ends_with_a_whole_word() -> None:
-    reason = "rows: row 3, 'a.jpg': expected a path in column 'path', found none, in the table 'faces.csv'"
-    assert reason_kind(reason) == "rows: row …, …: expected a path in column …, found none …"
-    assert reason_kind("decode: expected 1,024 bytes, found 12.5") == "decode: expected … bytes, found …"
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (
+            "rows: row 3, 'a.jpg': expected a path in column 'path', found none, in the table 'faces.csv'",
+            "rows: row …, …: expected a path in column …, found none …",
+        ),
+        (
+            "source: expected a file inside the source, found a symbolic link that leaves it: name the folder",
+            "source: expected a file inside the source, found a …",
+        ),
+        ("decode: expected 1,024 bytes, found 12.5", "decode: expected … bytes, found …"),
+    ],
+)
+def test_a_long_reason_ends_with_a_whole_word(reason: str, kind: str) -> None:
+    assert reason_kind(reason) == kind
 
 
 def test_a_stage_that_is_over_soon_is_not_heard(clock: list[float]) -> None:

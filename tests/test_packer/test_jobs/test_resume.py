@@ -5,16 +5,17 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import filelock
 import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
 from support.errors import raises
-from support.listeners import Listener
 from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for
@@ -23,11 +24,11 @@ from support.steps import LOG, read_log
 import packer
 from packer import convert
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.sources.folders.folder import FolderSource
 from packer.workspace import Workspace
 from readers import open_dataset
 from shardspec.errors import (
     BuildError,
+    BuildLockedError,
     NotADatasetError,
     ResumeMismatchError,
     TooManyRejectsError,
@@ -48,9 +49,16 @@ class Stop(KeyboardInterrupt):
     """Ends a build in the middle, as Ctrl-C does."""
 
 
-def stop(*_: object, **__: object) -> Any:
-    """End a build in place of a function."""
-    raise Stop
+def stop_at(name: str) -> Any:
+    """A step that ends the build at an item."""
+
+    def step(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for sample in samples:
+            if sample["source"] == name:
+                raise Stop
+            yield sample
+
+    return step
 
 
 def build(source: Any, out: Path, **options: Any) -> Any:
@@ -108,6 +116,9 @@ def test_a_plan_that_is_still_the_same_is_not_written_again(
             written.append(Path(new).name)
             replace(old, new)
 
+        def stop(*_: Any) -> None:
+            raise Stop
+
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", note)
             patch.setattr("packer.jobs.job.Job._make", stop)
@@ -128,7 +139,11 @@ def test_a_plan_that_is_still_the_same_is_not_written_again(
     ("change", "reported"),
     [
         ({"size": 17}, "option size: was 16, now 17"),
+        ({"quality": 80}, "option quality: was 95, now 80"),
+        ({"format": "npy"}, "option format: was 'lmdb', now 'npy'"),
+        ({"limit": 5}, "option limit: was None, now 5"),
         ({"steps": ["decode", "resize"]}, "option steps: was [], now ['decode', 'resize']"),
+        ({"shuffle": 3}, "option shuffle: was None, now 3"),
     ],
 )
 def test_another_recipe_is_an_error_that_names_the_difference(
@@ -165,15 +180,25 @@ def test_after_an_upgrade_the_versions_to_install_are_named(
     check_whole(out)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+class Listener:
+    """Keeps the lines for the user."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_progress(self, progress: Any) -> None:
+        """Progress is of no interest."""
+
+    def on_message(self, line: str) -> None:
+        self.lines.append(line)
+
+
 def test_an_unfinished_build_goes_on_with_another_source(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is finished of equal items is kept, under their new numbers; everything else is packed anew."""
     out, listener = tmp_path / "out", Listener()
-    if overwrite:
-        build(source, out, size=8)
-    begin(source, out, monkeypatch, overwrite=overwrite)
+    begin(source, out, monkeypatch)
     write_image(source / "99.png", scene(99, (24, 18)))
     write_image(source / "000.png", scene(97, (24, 18)))
     (source / "00.png").unlink()
@@ -182,12 +207,28 @@ def test_an_unfinished_build_goes_on_with_another_source(
     decoded: list[str] = []
     with monkeypatch.context() as patch:
         note_decoded(patch, decoded)
-        result = build(source, out, progress=listener, overwrite=overwrite)
+        result = build(source, out, progress=listener)
     assert result.resumed
-    (line,) = (line for line in listener.messages if "has changed" in line)
+    (line,) = (line for line in listener.lines if "has changed" in line)
     for part in ("'00.png' gone", "'000.png' and 1 more new", "'01.png' and 1 more changed"):
         assert part in line
     assert sorted(decoded) == ["000.png", "01.png", "05.png", *(f"{n}.png" for n in range(32, 36)), "99.png"]
+    build(source, tmp_path / "whole")
+    assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_an_unfinished_overwrite_goes_on_with_another_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    build(source, out, size=8)
+    begin(source, out, monkeypatch, overwrite=True)
+    write_image(source / "000.png", scene(97, (24, 18)))
+    decoded: list[str] = []
+    with monkeypatch.context() as patch:
+        note_decoded(patch, decoded)
+        build(source, out, overwrite=True)
+    assert sorted(decoded) == ["000.png", *(f"{n}.png" for n in range(32, 36))]
     build(source, tmp_path / "whole")
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
@@ -221,6 +262,10 @@ def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeyp
         begin(source, out, monkeypatch)
         write_image(source / "000.png", scene(97, (24, 18)))
         with monkeypatch.context() as patch:
+
+            def stop(*_: Any, **__: Any) -> None:
+                raise Stop
+
             patch.setattr(module, name, stop)
             with pytest.raises(Stop):
                 build(source, out)
@@ -509,6 +554,15 @@ def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> Non
     assert fingerprints(out) == fingerprints(reference)
 
 
+def test_a_lock_that_is_held_is_an_error_and_nothing_is_touched(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".build").mkdir(parents=True)
+    with filelock.FileLock(out / ".build" / "lock"), pytest.raises(BuildLockedError):
+        build(source, out)
+    build(source, out)
+    check_whole(out)
+
+
 def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     """An item that was found to bring down workers is not tried again by the next session."""
     names = [*(f"{n:02d}.png" for n in range(TASK_ITEMS + 2)), "00-bad.png"]
@@ -565,36 +619,3 @@ def test_a_cut_line_of_the_journal_costs_nothing(source: Path, tmp_path: Path, m
     result = build(source, out, max_rejects=1)
     assert result.counts.packed_items == TASK_ITEMS + 4
     check_whole(out)
-
-
-def test_the_source_has_moved(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    begin(source, out, monkeypatch)
-    moved = source.rename(tmp_path / "the place where they lie now")
-    result = build(moved, out)
-    assert (result.resumed, result.counts.packed_items) == (True, TASK_ITEMS + 4)
-    check_whole(out)
-    build(moved, tmp_path / "whole")
-    assert fingerprints(out) == fingerprints(tmp_path / "whole")
-
-
-def test_a_packed_source_has_moved(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(source, tmp_path / "packed")
-    begin(tmp_path / "packed", tmp_path / "out", monkeypatch, size=12)
-    moved = (tmp_path / "packed").rename(tmp_path / "moved")
-    assert build(moved, tmp_path / "out", size=12).counts.packed_items == TASK_ITEMS + 4
-
-
-def test_a_file_that_the_recipe_names_has_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_image(tmp_path / "in" / "face.png", scene(0, (64, 48)))
-    names = [item.name for item in FolderSource(tmp_path / "in").list_items("auto", "path").items]
-    boxes = tmp_path / "boxes.json"
-    boxes.write_text(json.dumps({name: {"0": [[4, 4, 46, 46]]} for name in names}))
-    with monkeypatch.context() as patch:
-        patch.setattr("packer.builds.work.BuildWork.run", stop)
-        with pytest.raises(Stop):
-            build(tmp_path / "in", tmp_path / "out", preset="faces", boxes=str(boxes))
-    (tmp_path / "elsewhere").mkdir()
-    moved = boxes.rename(tmp_path / "elsewhere" / "boxes.json")
-    result = build(tmp_path / "in", tmp_path / "out", preset="faces", boxes=str(moved))
-    assert (result.resumed, result.counts.packed_items) == (True, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.builds import OPTIONS, TESTS, write_images
 from support.command import environment, read_jsonl, run_packer, start_packer
-from support.hooks import at_start_of
+from support.hooks import DIE, at_start_of, before_each
 from support.packed import check_whole, fingerprints, read_samples
 from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
@@ -23,7 +23,7 @@ from packer.jobs.schedule import ItemTally, ItemTimes, Schedule
 from packer.workspace import Workspace, read_lines
 from shardspec.errors import BuildError
 
-Behaviour = Callable[[Unit, Verdicts], Event]
+Behaviour = Callable[[Unit, Verdicts, bool], Event]
 
 
 class FakeEngine:
@@ -39,12 +39,12 @@ class FakeEngine:
     def idle(self) -> int:
         return self.places - len(self.running)
 
-    def start(self, unit: Unit, verdicts: Verdicts, *, alone: bool = False) -> None:
+    def start(self, unit: Unit, verdicts: Verdicts, fresh: bool, *, alone: bool = False) -> None:
         assert self.idle()
         assert not (alone and self.running)
         self.started.append(unit)
         self.alone.append(alone)
-        self.running.append(self.behave(unit, verdicts))
+        self.running.append(self.behave(unit, verdicts, fresh))
 
     def wait(self) -> Event:
         return self.running.popleft() if self.running else Event("tick")
@@ -63,55 +63,141 @@ TASKS = (Task(0, 3, 0), Task(3, 5, 0))
 
 
 @pytest.fixture
-def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def space(tmp_path: Path) -> Workspace:
     """An empty workspace."""
-    monkeypatch.setattr("packer.jobs.schedule.item_name", lambda *_: "an item")
     workspace = Workspace(tmp_path / ".build")
     workspace.create()
     workspace.create_results(2)
     return workspace
 
 
-def test_what_may_reject_an_item_runs_alone_when_all_else_is_done(space: Workspace) -> None:
-    """Item 0 brings down any worker that is not alone, and items 1 and 2 always do."""
+def run(space: Workspace, behave: Behaviour, units: list[Unit] | None = None) -> list[Unit]:
+    """Run both tasks, or the units given, and return what was started."""
+    engine = FakeEngine(behave)
+    seen: list[Event] = []
+    Schedule(engine, space, TASKS, seen.append).run(units or [Unit("task", 0), Unit("task", 1)])
+    engine.close()
+    return engine.started
 
-    def behave(unit: Unit, verdicts: Verdicts) -> Event:
-        if unit == Unit("task", 0):
-            for item in (0, 1, 2):
-                if item not in verdicts and (item or not engine.alone[-1]):
-                    return Event("died", unit, item, message="signal 9")
+
+def test_every_unit_runs_once(space: Workspace) -> None:
+    assert run(space, lambda unit, verdicts, fresh: Event("done", unit)) == [Unit("task", 0), Unit("task", 1)]
+
+
+def test_a_task_whose_worker_dies_runs_again(space: Workspace) -> None:
+    deaths = iter([True])
+
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        return Event("died", unit, 1) if unit.number == 0 and next(deaths, False) else Event("done", unit)
+
+    assert run(space, behave).count(Unit("task", 0)) == 2
+    assert not list(read_lines(space.verdicts))
+
+
+def test_an_item_that_brings_down_fresh_workers_by_itself_is_rejected(space: Workspace) -> None:
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        if unit.do in ("task", "item") and 4 not in verdicts and (unit.item == 4 or unit == Unit("task", 1)):
+            assert unit.do == "task" or fresh
+            return Event("died", unit, 4, message="signal 9")
         return Event("done", unit)
 
+    started = run(space, behave)
+    assert started.count(Unit("task", 1)) == 2
+    assert started.count(Unit("item", 1, 4)) == 4
+    assert started.count(Unit("item", 1, 3)) == 1
+    assert started[-1] == Unit("join", 1)
+    (verdict,) = read_lines(space.verdicts)
+    assert (verdict["item"], verdict["step"]) == (4, "worker")
+    assert "brought down a worker 3 times, by itself (signal 9)" in verdict["reason"]
+
+
+def test_what_may_reject_an_item_runs_alone_when_all_else_is_done(space: Workspace) -> None:
+    """Items 0 and 2 bring down any worker that is not alone, and item 1 that one, too, at first."""
+    deaths = iter([True] * 3)
+
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        if unit == Unit("task", 0):
+            return Event("died", unit, 2)
+        alone = engine.alone[-1]
+        died = unit == Unit("item", 0, 1) and (not alone or next(deaths, False))
+        died |= unit.do == "item" and unit.item in (0, 2) and not alone
+        return (
+            Event("died", unit, unit.item, message="signal 9")
+            if died and unit.item not in verdicts
+            else Event("done", unit)
+        )
+
     engine = FakeEngine(behave)
-    Schedule(engine, space, TASKS, lambda _: None, lambda _: None).run([Unit("task", 0), Unit("task", 1)])
-    engine.close()
-    first, second = Unit("task", 0), Unit("task", 1)
-    assert engine.started == [first, second, *[first] * 8]  # twice beside others, 3 times at each item, and to the end
-    assert engine.alone == [False] * 3 + [True] * 7
-    verdicts = list(read_lines(space.verdicts))
-    assert [(line["item"], line["step"]) for line in verdicts] == [(1, "worker"), (2, "worker")]
-    assert "brought down a worker 3 times, with no other at work (signal 9)" in verdicts[0]["reason"]
+    Schedule(engine, space, TASKS, lambda event: None).run([Unit("task", 0), Unit("task", 1)])
+    alone = [unit for unit, lonely in zip(engine.started, engine.alone, strict=True) if lonely]
+    beside = [unit for unit, lonely in zip(engine.started, engine.alone, strict=True) if not lonely]
+    assert sorted(unit.item for unit in alone) == [0, 1, 1, 1, 2]
+    assert beside.count(Unit("item", 0, 0)) == 1
+    assert beside.count(Unit("item", 0, 2)) == 0, "its task has shown that it needs to be alone"
+    assert engine.alone.index(True) > engine.started.index(Unit("task", 1))
+    assert engine.started[-1] == Unit("join", 0)
+    assert [line["item"] for line in read_lines(space.verdicts)] == [1]
 
 
 def test_a_shard_whose_worker_dies_again_and_again_is_written_alone(space: Workspace) -> None:
-    def behave(unit: Unit, verdicts: Verdicts) -> Event:
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
         return Event("done", unit) if engine.alone[-1] or unit.number else Event("died", unit, None)
 
     engine = FakeEngine(behave)
-    Schedule(engine, space, (), lambda _: None, lambda _: None).run([Unit("shard", number) for number in range(4)])
+    Schedule(engine, space, (), lambda event: None).run([Unit("shard", number) for number in range(4)])
     assert engine.started[-1] == Unit("shard", 0)
     assert engine.alone == [False] * (len(engine.alone) - 1) + [True]
 
 
-@pytest.mark.parametrize("unit", [Unit("shard", 3), Unit("task", 0)])
+def test_a_worker_that_dies_before_it_has_begun_an_item_is_not_the_items_fault(space: Workspace) -> None:
+    deaths = iter([True] * 2)
+
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        if unit == Unit("task", 1):
+            return Event("died", unit, 3)
+        died = unit == Unit("item", 1, 4) and next(deaths, False)
+        return Event("died", unit, None) if died else Event("done", unit)
+
+    run(space, behave)
+    assert not list(read_lines(space.verdicts))
+
+
+@pytest.mark.parametrize("unit", [Unit("shard", 3), Unit("item", 1, 4), Unit("task", 0)])
 def test_workers_that_always_die_before_they_begin_end_the_job(space: Workspace, unit: Unit) -> None:
-    def behave(unit: Unit, verdicts: Verdicts) -> Event:
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
         return Event("died", unit, None, message="exit status 1")
 
     with pytest.raises(BuildError, match=r"exit status 1.*run the same command again to resume"):
-        Schedule(FakeEngine(behave), space, TASKS, lambda _: None, lambda _: None).run([unit])
+        run(space, behave, [unit])
     assert not list(read_lines(space.verdicts))
 
+
+def test_an_item_that_takes_too_long_is_rejected_and_its_task_runs_again_without_it(space: Workspace) -> None:
+    def behave(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        if unit == Unit("task", 0) and 2 not in verdicts:
+            return Event("timeout", unit, 2, message="took longer than 5 s")
+        return Event("done", unit)
+
+    assert run(space, behave).count(Unit("task", 0)) == 2
+    (verdict,) = read_lines(space.verdicts)
+    assert verdict == {"item": 2, "step": "worker", "reason": "took longer than 5 s"}
+    # A resumed build remembers.
+    seen: list[Any] = []
+
+    def remember(unit: Unit, verdicts: Verdicts, fresh: bool) -> Event:
+        seen.append(dict(verdicts))
+        return Event("done", unit)
+
+    run(space, remember, [Unit("task", 0)])
+    assert seen == [{2: ("worker", "took longer than 5 s")}]
+
+
+def test_a_failure_ends_the_job(space: Workspace) -> None:
+    with pytest.raises(BuildError, match="disk full"):
+        run(space, lambda unit, verdicts, fresh: Event("failed", unit, message="disk full"))
+
+
+# Real processes from here on.
 
 NAMES = [f"{number:02d}.png" for number in range(36)]
 
@@ -148,6 +234,18 @@ def rejects_of(out: Path) -> dict[str, str]:
     return {line["item"]: f"{line['step']}: {line['reason']}" for line in read_jsonl(out / "rejects.jsonl")}
 
 
+def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) -> None:
+    images_with(tmp_path, "33-bad.png")
+    counts = build_with(tmp_path, "kill_itself")
+    assert (counts["items"], counts["packed_items"], counts["rejected_items"]) == (37, 36, 1)
+    rejects = rejects_of(tmp_path / "out")
+    assert rejects["33-bad.png"].startswith(
+        "worker: brought down a worker 3 times, by itself (signal 9, as when memory runs out"
+    )
+    assert read_log(tmp_path / "log") == ["33-bad.png"] * 5  # twice in its task, three times alone
+    check_whole(tmp_path / "out")
+
+
 def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -> None:
     """Items for which there is memory enough only while no other worker is there."""
     images_with(tmp_path, "02-bad.png", "33-bad.png")
@@ -169,13 +267,13 @@ def test_no_number_of_workers_decides_which_items_are_rejected(tmp_path: Path) -
             "died at 'b-bad.png' (signal 9, as when memory runs out): ",
             [
                 "its task is run again",
-                "its task is run again, alone, after all others",
-                "its task is run again, alone (time 2 of 3)",
-                "its task is run again, alone (time 3 of 3)",
+                "its task is run again, item by item",
+                "the item is tried again by itself (time 2 of 3)",
+                "the item is tried again by itself (time 3 of 3)",
                 "the item is rejected",
             ],
         ),
-        ("hang_hard", "was ended at 'b-bad.png' (took longer than 2 s): ", ["the item is rejected"]),
+        ("hang", "was ended at 'b-bad.png' (took longer than 2 s): ", ["the item is rejected"]),
     ],
 )
 def test_each_worker_that_is_lost_is_reported_in_a_line(
@@ -189,24 +287,23 @@ def test_each_worker_that_is_lost_is_reported_in_a_line(
     assert reported == [f"packer: a worker process {lost}{what}" for what in follows]
     assert "packing: 3/3 items, " in done.stderr
     assert ", 1 reject" in done.stderr, "what the first item gave counts once, though its task ran again"
-    (why,) = rejects_of(tmp_path / "out").items()
-    assert why[0] == "b-bad.png"
-    assert why[1].startswith(("worker: brought down a worker 3 times, with no other at work (signal 9", "worker: took"))
-    check_whole(tmp_path / "out")
 
 
 def test_the_progress_counts_every_item_once() -> None:
-    """What a task has yielded counts no longer if the task runs again."""
+    """A task that runs again, or item by item, gives its items again; what they give is then what counts."""
     tally, task = ItemTally([Task(0, 3, 0), Task(3, 4, 0)]), Unit("task", 0)
 
     def ends(unit: Unit, *ended: tuple[int, int, str]) -> Event:
         return Event("items", unit, ends=[Ended(*one) for one in ended])
 
     assert tally.take(ends(task, (0, 2, ""), (1, 1, ""))) == (2, 3, 0)
-    assert tally.take(Event("died", task, 2)) == (-2, -3, 0)
-    assert tally.take(ends(task, (0, 2, ""), (1, 0, "gone"))) == (2, 2, 1)
+    assert tally.take(Event("died", task, 2)) == (0, 0, 0)
+    assert tally.take(ends(task, (0, 2, ""))) == (0, 0, 0)
+    assert tally.take(ends(Unit("item", 0, 1), (1, 0, "gone"))) == (0, -1, 1)
+    assert tally.take(Event("done", Unit("item", 0, 1))) == (0, 0, 0)
+    assert tally.take(ends(Unit("item", 0, 2), (2, 0, "gone"))) == (1, 0, 1)
     assert tally.take(Event("tick")) == (0, 0, 0)
-    assert tally.take(Event("done", task)) == (1, 0, 0)
+    assert tally.take(Event("done", Unit("join", 0))) == (0, 0, 0)
     assert tally.take(ends(Unit("task", 1), (3, 0, ""))) == (1, 0, 0), "an item without samples on purpose"
 
 
@@ -235,6 +332,28 @@ class FakeClock(Clock):
 
     def now_s(self) -> float:
         return self.now
+
+
+def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
+    images_with(tmp_path, "33-bad.png")
+    killed = str(tmp_path / "killed")
+    condition = f"'.item-00000034' in str(arguments[0]) and 'partial' not in str(arguments[0]) and not os.path.exists({killed!r})"
+    hooks = before_each(
+        tmp_path / "hooks", "packer.jobs.worker", "os.remove", condition, f"open({killed!r}, 'x').close()\n{DIE}"
+    )
+    counts = build_with(tmp_path, "kill_itself", hooks=[hooks])
+    assert Path(killed).exists()
+    assert (counts["packed_items"], counts["rejected_items"]) == (36, 1)
+    check_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("step", ["hang", "hang_hard"])
+def test_a_step_that_hangs_costs_exactly_its_item(tmp_path: Path, step: str) -> None:
+    images_with(tmp_path, "33-bad.png")
+    counts = build_with(tmp_path, step, "--item-timeout", "3")
+    assert (counts["packed_items"], counts["rejected_items"]) == (36, 1)
+    assert rejects_of(tmp_path / "out") == {"33-bad.png": "worker: took longer than 3 s"}
+    check_whole(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +408,8 @@ def test_a_value_that_cannot_be_stored_costs_exactly_its_item(tmp_path: Path, wh
     check_whole(tmp_path / "out")
 
 
-def test_a_task_that_ran_alone_has_the_same_bytes(tmp_path: Path) -> None:
+def test_a_task_that_ran_item_by_item_has_the_same_bytes(tmp_path: Path) -> None:
+    """What differs from the rest of its task is a reject, whether the task ran as a whole or item by item."""
     images_with(tmp_path, "33-bad.png", "34-worst.png")
     counts = build_with(tmp_path, "add_field_or_kill", "--max-rejects", "100%")
     assert counts["rejected_items"] == 2
