@@ -27,8 +27,8 @@ def parse_json(data: bytes) -> Any:
             parse_float=_finite,
             object_pairs_hook=_make_object,
         )
-        if b"\\u" in data:  # half of a surrogate pair is not a character
-            json.dumps(document, ensure_ascii=False).encode()
+        if b"\\u" in data:  # half of a surrogate pair is not a character, but may stand for a byte of a file name
+            json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise ValueError("expected text that can be encoded as UTF-8, found half of a surrogate pair") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

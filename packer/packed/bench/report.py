@@ -10,7 +10,7 @@ from shardspec.wording import counted
 
 
 class Run(NamedTuple):
-    """What the processes of one side did in one run: sums over the processes."""
+    """Sums over the processes of one side in one run."""
 
     samples: int
     samples_per_s: float
