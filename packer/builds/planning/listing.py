@@ -1,6 +1,7 @@
 """List the items of a source for a recipe, check them, and attach further files that the recipe names."""
 
 import os
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from packer.builds.planning.classes import settle_classes
 from packer.jobs.progress import ProgressListener, Silent, Stage
@@ -25,6 +28,7 @@ from packer.workspace.disk_list import LazyMap
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
+from shardspec.schema import NO_CLASS
 from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some, shorten
 
 _LEAST = 1000
@@ -83,6 +87,7 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
+    listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     _check_library(listing.items[: recipe.limit], recipe)
@@ -120,6 +125,37 @@ def _check_detect(items: Sequence[Item]) -> None:
     """Check that ``detect`` gets images or videos."""
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
+
+
+def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
+    """Describe the files that have different labels in several rows of a table, if any. Each row is packed.
+
+    Three numbers per row are kept in memory.
+    """
+    if listing.roots is None:
+        return []
+    items, (rows, places, labels) = listing.items[: recipe.limit], (array("q"), array("q"), array("q"))
+    for row, item in enumerate(items):
+        label = item.columns.get("label")
+        if isinstance(label, int) and item.path is not None and item.reject is None:
+            rows.append(row)
+            places.append(hash((item.path, item.member)))
+            labels.append(label)
+    at, of = np.frombuffer(places, np.int64), np.frombuffer(labels, np.int64)
+    order = np.lexsort((of, at))
+    sorted_at, sorted_of = at[order], of[order]
+    differs = (sorted_at[1:] == sorted_at[:-1]) & (sorted_of[1:] != sorted_of[:-1])
+    files = np.unique(sorted_at[1:][differs])
+    if not len(files):
+        return []
+    first = int(np.flatnonzero(np.isin(at, files))[0])
+    classes = listing.classes.get("label")
+    found = np.unique(of[at == at[first]]).tolist()
+    shown = [str(label) if classes is None or label == NO_CLASS else classes[label] for label in found]
+    return [
+        f"{counted(len(files), 'file')} with different labels in several rows, such as "
+        f"{shorten(items[rows[first]].name, LONG)} ({list_some(shown)}): each row is packed"
+    ]
 
 
 def _describe_frames(items: Sequence[Item]) -> str:

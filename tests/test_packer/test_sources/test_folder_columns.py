@@ -441,3 +441,18 @@ class TestNotes:
         assert "other kinds" in line
         assert len(line) < 1200
         assert "\n" not in line
+
+    def test_files_with_two_labels_are_said(self, tmp_path: Path) -> None:
+        write_tree(tmp_path, "0.png", "1.png", "2.png")
+        (tmp_path / "t.csv").write_text("path,label\n0.png,real\n1.png,real\n0.png,fake\n1.png,real\n2.png,fake\n")
+        line = "1 file with different labels in several rows, such as '0.png' (fake, real): each row is packed"
+        assert line in run_packer("build", tmp_path / "t.csv", tmp_path / "out", "--dry-run").stdout
+        assert line in build(tmp_path / "t.csv", tmp_path / "out", **QUIET).describe()
+        assert build(tmp_path / "t.csv", tmp_path / "few", limit=2, **QUIET).notes == ()
+        with (tmp_path / "t.csv").open("a") as table:
+            table.write("2.png,real\n")
+        (noted,) = build(tmp_path / "t.csv", tmp_path / "out", update=True, **QUIET).notes
+        assert noted.startswith("2 files with different labels")
+        (tmp_path / "t.csv").write_text("path,label\n0.png,1\n0.png,-1\n")
+        (line,) = build(tmp_path / "t.csv", tmp_path / "numbers", classes=["fake", "real"], **QUIET).notes
+        assert "such as '0.png' (-1, real)" in line
