@@ -233,14 +233,14 @@ class _Read:
         if self._without and not self._with_sidecars:
             raise UsageError(
                 option="sidecars",
-                expected=f".txt or .json files beside the items, such as {shorten(_beside(items[0].name))}",
+                expected=f".txt or .json files next to the items, such as {shorten(_beside(items[0].name))}",
                 found="none",
             )
         self._refuse_doubles()
         notes = []
         if self._without:
             without = f"{len(self._without)} of {counted(len(items), 'item')}"
-            notes.append(f"no sidecar beside {without}: {list_some(self._without, _SHOWN)}")
+            notes.append(f"no sidecar next to {without}: {list_some(self._without, _SHOWN)}")
         for name in self.names:
             if (field := name.removeprefix(RENAMED)) in RESERVED:
                 notes.append(

@@ -72,8 +72,8 @@ def datasets(
     assert (growth["new"], growth["kept"], growth["changed"], growth["gone"]) == (1, 5, 2, 2)
     assert (growth["replaced"], growth["dropped"], growth["removed"]) == (2, 2, 14)
     assert not {name for name in fingerprints(root / "live") if name.startswith("shard")} & standing.keys()
-    packer.build(sources["after"], root / "anew", **how)
-    return {name: root / name for name in ("live", "anew")}
+    packer.build(sources["after"], root / "rebuilt", **how)
+    return {name: root / name for name in ("live", "rebuilt")}
 
 
 def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[str, Path]) -> None:
@@ -83,10 +83,10 @@ def test_the_samples_are_those_of_a_build_of_the_source_as_it_is(datasets: dict[
             for s in read_samples(path)
         }
 
-    assert contents(datasets["live"]) == contents(datasets["anew"])
-    live, anew = check_whole(datasets["live"]), check_whole(datasets["anew"])
-    assert live.samples == anew.samples == len(read_samples(datasets["live"]))
-    totals = [packer.inspect(datasets[name]).to_json() for name in ("live", "anew")]
+    assert contents(datasets["live"]) == contents(datasets["rebuilt"])
+    live, rebuilt = check_whole(datasets["live"]), check_whole(datasets["rebuilt"])
+    assert live.samples == rebuilt.samples == len(read_samples(datasets["live"]))
+    totals = [packer.inspect(datasets[name]).to_json() for name in ("live", "rebuilt")]
     for name in ("items", "packed_items", "rejected_items", "samples", "frames_without_sample"):
         assert totals[0][name] == totals[1][name]
     assert packer.verify(datasets["live"], deep=True, progress=False).problems == ()
@@ -189,12 +189,12 @@ def test_lines_about_frames_follow_their_item(tmp_path: Path) -> None:
     packer.build(table, out, **how, **MIRROR)
     write([rows[0]])
     packer.build(table, out, **how, **MIRROR)
-    shutil.rmtree(tmp_path / "anew", ignore_errors=True)
-    packer.build(table, tmp_path / "anew", **how)
-    assert read_jsonl(out / "rejects.jsonl") == read_jsonl(tmp_path / "anew" / "rejects.jsonl")
-    ours, anew = packer.inspect(out).to_json(), packer.inspect(tmp_path / "anew").to_json()
+    shutil.rmtree(tmp_path / "rebuilt", ignore_errors=True)
+    packer.build(table, tmp_path / "rebuilt", **how)
+    assert read_jsonl(out / "rejects.jsonl") == read_jsonl(tmp_path / "rebuilt" / "rejects.jsonl")
+    ours, rebuilt = packer.inspect(out).to_json(), packer.inspect(tmp_path / "rebuilt").to_json()
     assert [ours[name] for name in ("items", "samples", "damaged_items")] == [
-        anew[name] for name in ("items", "samples", "damaged_items")
+        rebuilt[name] for name in ("items", "samples", "damaged_items")
     ]
 
 

@@ -208,7 +208,7 @@ class TestSidecars:
         write_tree(tmp_path / "in", "a/0.png")
         (tmp_path / "in" / "a" / "0.png.txt").write_text("x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--sidecars", expect=2)
-        assert "expected .txt or .json files beside the items, such as 'a/0.txt', found none" in done.stderr
+        assert "expected .txt or .json files next to the items, such as 'a/0.txt', found none" in done.stderr
 
     @pytest.mark.parametrize(
         ("suffix", "content", "reason"),
