@@ -33,7 +33,7 @@ from readers.order.custom import CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, RankShare
 from readers.order.progress import EpochProgress
 from readers.order.sampler import OrderSampler
-from readers.transforms import AnyTransform
+from readers.transforms import AnyTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
@@ -143,6 +143,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
         )
         _check_kind(loader, batch_transform, eval_batch_transform)
+        if sample_transform is not None:
+            check_transform("sample_transform", sample_transform)
         trained = as_dataset("train", train, fields, transform, verify, checksums, decode)
         self.train = trained.with_transform(sample_transform)
         if views is not None:

@@ -183,6 +183,8 @@ class Loader(Resumable):
         if not 0 < self.timeout_s < math.inf:
             raise UsageError(option="timeout_s", expected="seconds above 0", found=timeout_s)
         batch_size = None if batch_size is None else as_count("batch_size", batch_size)
+        if sample_transform is not None:
+            check_transform("sample_transform", sample_transform)
         if batch_transform is not None:
             check_transform("batch_transform", batch_transform, batches=True)
         if (rank is None) != (world_size is None):

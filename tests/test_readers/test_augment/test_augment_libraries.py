@@ -450,7 +450,7 @@ def test_a_bare_transform_of_a_library_is_answered_with_the_line_that_works(raw_
     dataset = open_dataset(raw_path)
     for use, begin in (
         (lambda: open_dataset(raw_path, transform=bare), "transform="),
-        (lambda: Loader(dataset, 4, sample_transform=bare), "transform="),
+        (lambda: Loader(dataset, 4, sample_transform=bare), "sample_transform="),
         (lambda: Loader(dataset, 4, views=[bare, None]), "transform="),
         (lambda: Compose([bare]), ""),
         (lambda: OneOf([bare]), ""),
