@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 
 _JPEG_LEVELS = 6.0
 """Largest mean difference of a decoded crop from the pixels that were encoded, levels of 255: quality 90 with 4:2:0."""
@@ -39,7 +39,7 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
     ValueError
         If a sample is wrong, missing or repeated.
     """
-    source = Source(Path(options["source"]), str(options["kind"]))
+    source = SourceImages(Path(options["source"]), str(options["kind"]))
     seen = [_check_batch(batch, source, str(options.get("recipe", ""))) for batch in batches]
     labels = np.concatenate(seen) if seen else np.empty(0, np.int64)
     if len(np.unique(labels)) != len(labels):
@@ -53,7 +53,7 @@ def check_epoch(batches: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
     return {"samples": len(labels), "order_correlation": correlation}
 
 
-def _check_batch(batch: Mapping[str, Any], source: Source, recipe: str) -> npt.NDArray[np.int64]:
+def _check_batch(batch: Mapping[str, Any], source: SourceImages, recipe: str) -> npt.NDArray[np.int64]:
     labels = np.array(batch["label"], np.int64).reshape(-1)
     rows = labels % len(source)
     points = np.asarray(batch["landmarks"], np.float32).reshape(len(labels), 5, 2)
@@ -85,7 +85,7 @@ def _check_normalised(images: npt.NDArray[np.float32]) -> None:
         raise ValueError(f"expected images, found ones of a standard deviation of {np.median(spread):.3f}")
 
 
-def _check_pixels(image: npt.NDArray[np.uint8], source: Source, row: int) -> None:
+def _check_pixels(image: npt.NDArray[np.uint8], source: SourceImages, row: int) -> None:
     expected = source.pixels(row)
     if source.kind == "raw":
         if not np.array_equal(image, expected):

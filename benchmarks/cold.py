@@ -17,7 +17,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import SourceImages, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.readers import BLOCKWISE
 from benchmarks.tables import group_text
@@ -34,7 +34,7 @@ def entries_of(folder: Path, source: Path, batch: int, formats: list[str], cache
     entries = []
     for format in formats:
         root = folder / f"raw-{format}"
-        facts = pack_ours(Source(source, "raw"), root, format)
+        facts = pack_ours(SourceImages(source, "raw"), root, format)
         options |= {"root": str(root)}
         if not entries:
             limit = "benchmarks.cold_arms:read_through"

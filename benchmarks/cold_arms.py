@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import Batches
-from benchmarks.data import SIZE, Source
+from benchmarks.data import SIZE, SourceImages
 from benchmarks.memory_group import memory_group
 from benchmarks.reader_arms import loader
 from readers.formats.machine import available_processors
@@ -121,4 +121,4 @@ def _read(chunk: tuple[Path, int]) -> None:
 
 def read_through(source: str, kind: str, root: str, batch: int) -> ReadThrough:
     """An arm."""
-    return ReadThrough(Path(root), len(Source(Path(source), kind)), 2)
+    return ReadThrough(Path(root), len(SourceImages(Path(source), kind)), 2)

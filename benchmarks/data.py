@@ -33,7 +33,7 @@ _NOISE = 5.0
 _SIDES = {"photo": (256, 341), "photo500": (500, 667)}
 
 
-class Source:
+class SourceImages:
     """The samples of a kind, as they are stored in a folder: ``pixels.npy``, or ``bytes.bin`` and ``offsets.npy``.
 
     Parameters
@@ -132,7 +132,7 @@ def fields_of(kind: str) -> dict[str, Any]:
 
 
 def pack_ours(
-    source: Source, root: Path, format: str, restart_markers: bool = False, shard_bytes: int = SHARD_BYTES
+    source: SourceImages, root: Path, format: str, restart_markers: bool = False, shard_bytes: int = SHARD_BYTES
 ) -> dict[str, float]:
     """Write a packed dataset of the source with `packer.Writer`, unless it exists; its seconds and MB.
 

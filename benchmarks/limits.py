@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 import simplejpeg
 
-from benchmarks.data import SIZE, Source
+from benchmarks.data import SIZE, SourceImages
 from benchmarks.measure import Entry
 from readers.decode.crops import RandomResizedCrop, whole_pixels
 
@@ -71,7 +71,7 @@ class LimitArm:
 
 def gather(source: str, kind: str, batch: int, threads: int = 2, fresh: bool = False) -> LimitArm:
     """Random rows of the mapped file."""
-    images = Source(Path(source), kind).images
+    images = SourceImages(Path(source), kind).images
     assert images is not None
     pixels = np.asarray(images)
     if not fresh:
@@ -90,7 +90,7 @@ def _take(pixels: Any, rows: Any, out: Any) -> None:
 
 def decode(source: str, kind: str, batch: int, threads: int = 2, fast: bool = False) -> LimitArm:
     """Random JPEGs, whole; photos into new arrays, as their sizes vary."""
-    samples = Source(Path(source), kind)
+    samples = SourceImages(Path(source), kind)
     data = [samples.encoded(row) for row in range(len(samples))]
     buffers = np.zeros((threads, SIZE, SIZE, 3), np.uint8)
 
@@ -106,7 +106,7 @@ def decode_crop(
     source: str, kind: str, batch: int, threads: int = 2, fast: bool = False, resize: bool = False
 ) -> LimitArm:
     """Random JPEG photos, at the smallest scale that a random crop needs."""
-    samples = Source(Path(source), kind)
+    samples = SourceImages(Path(source), kind)
     data = [samples.encoded(row) for row in range(len(samples))]
     buffers = np.zeros((threads, SIZE, SIZE, 3), np.uint8)
     generators = [np.random.default_rng(thread) for thread in range(threads)]

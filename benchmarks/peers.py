@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import KINDS, Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import KINDS, SourceImages, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
 from benchmarks.readers import our_entry
@@ -70,7 +70,7 @@ class Peer:
     def entry(self, kind: str, folder: Path, source: Path, batch: int, recipe: str = "") -> Entry:
         """Its row; the data are packed first if they are not there."""
         root = self.root(kind, folder)
-        facts = pack_peer(self, Source(source, kind), root)
+        facts = pack_peer(self, SourceImages(source, kind), root)
         options = {"source": str(source), "kind": kind, "root": str(root), "batch": batch}
         if recipe:
             options["recipe"] = recipe
@@ -101,7 +101,7 @@ PER_GROUP = 4
 """Most peers of a group: this many fit into the page cache together with ours; raw crops take 1.5 GB for each."""
 
 
-def pack_peer(peer: Peer, source: Source, root: Path, **options: Any) -> dict[str, float]:
+def pack_peer(peer: Peer, source: SourceImages, root: Path, **options: Any) -> dict[str, float]:
     """Pack the source as a peer does, in a process of its own, unless that was done; seconds and MB, if it worked.
 
     The options are those of the peer's function.
@@ -128,7 +128,7 @@ def pack_peer(peer: Peer, source: Source, root: Path, **options: Any) -> dict[st
 def _pack(peer: Peer, source: Path, kind: str, root: Path, options: Mapping[str, Any]) -> None:
     with contextlib.suppress(ImportError):  # the row will say that it is not installed
         module = importlib.import_module(f"{_PACKAGE}.{peer.module}")
-        getattr(module, peer.pack)(Source(source, kind), root, **options)
+        getattr(module, peer.pack)(SourceImages(source, kind), root, **options)
         return
     raise SystemExit(1)
 
@@ -138,14 +138,20 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
-        given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format))
+        given = (kind, source, root, batch, pack_ours(SourceImages(source, kind), root, format))
         entries.append(our_entry(f"Loader, {format}", *given))
         if ways and format == formats[0]:
             way = "fresh" if kind == "raw" else "fast"
             entries.append(our_entry(f"Loader, {format}, {way}", *given, **{way: True}))
         if ways and format == formats[0] and kind == "photo500":  # smaller images get no markers
             root = folder / f"{kind}-{format}-restart-markers"
-            given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format, restart_markers=True))
+            given = (
+                kind,
+                source,
+                root,
+                batch,
+                pack_ours(SourceImages(source, kind), root, format, restart_markers=True),
+            )
             for way, fast in (("restart markers", False), ("restart markers, fast", True)):
                 entries.append(our_entry(f"Loader, {format}, {way}", *given, fast=fast))
     return entries
@@ -154,7 +160,7 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
 def long_epochs(folder: Path, source: Path, batch: int, repeats: int) -> list[Entry]:
     """Raw crops, in epochs that visit every row several times, so that the costs of an epoch's start weigh less."""
     root = folder / "raw-npy"
-    pack_ours(Source(source, "raw"), root, "npy")
+    pack_ours(SourceImages(source, "raw"), root, "npy")
     options = {"source": str(source), "kind": "raw", "batch": batch, "root": str(root), "repeats": repeats}
     mine = Entry("Loader, npy", "benchmarks.reader_arms:loader", options, ours=True, checked=False)
     theirs = options | {"root": str(_FFCV.root("raw", folder))}

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.contender import Batches
-from benchmarks.data import PHOTOS, SIZE, Source
+from benchmarks.data import PHOTOS, SIZE, SourceImages
 from readers import Loader, RandomResizedCrop, Whole, open_dataset
 from readers.augment import ColorJitter, Compose, Normalize, RandAugment, RandomErasing
 from readers.loader.batches import Ring
@@ -105,7 +105,7 @@ def data_loader(source: str, kind: str, root: str, batch: int, shuffle: str = "f
 class MemmapDataset(Dataset[tuple[Any, ...]]):
     """Raw crops in one ``.npy`` file, read a sample at a time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceImages) -> None:
         self._path = source.folder / "pixels.npy"
         self._landmarks = source.landmarks
         self._images: Any = None
@@ -122,7 +122,7 @@ class MemmapDataset(Dataset[tuple[Any, ...]]):
 def memmap_loader(source: str, kind: str, batch: int) -> Batches:
     """Torch's DataLoader over a memmap."""
     made: DataLoader[Any] = DataLoader(
-        MemmapDataset(Source(Path(source), kind)),
+        MemmapDataset(SourceImages(Path(source), kind)),
         batch,
         shuffle=True,
         num_workers=2,

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import Source, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import SourceImages, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, document, measure_group, write
 from benchmarks.tables import group_text
@@ -44,7 +44,7 @@ def entries_of(kind: str, folder: Path, source: Path, batch: int, formats: list[
     entries = []
     for format in formats:
         root = folder / f"{kind}-{format}"
-        given = (kind, source, root, batch, pack_ours(Source(source, kind), root, format))
+        given = (kind, source, root, batch, pack_ours(SourceImages(source, kind), root, format))
         blockwise = format in BLOCKWISE
         ways: dict[str, dict[str, Any]] = {"": {}}
         if blockwise and kind == "raw":

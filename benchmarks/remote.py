@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ROOT, Contender, ContenderError
-from benchmarks.data import KINDS, Source, add_arguments, make_source, pack_ours, settings_of
+from benchmarks.data import KINDS, SourceImages, add_arguments, make_source, pack_ours, settings_of
 from benchmarks.measure import Entry, artefact, document, versions, write
 from benchmarks.peers import PEERS, pack_peer
 from benchmarks.reader_arms import FIELDS
@@ -140,7 +140,9 @@ def server(folder: Path, rate: float, latency_ms: float) -> Iterator[str]:
             process.kill()
 
 
-def entries_of(folder: Path, source: Source, batch: int, shard_bytes: int, only: Sequence[str] | None) -> list[Entry]:
+def entries_of(
+    folder: Path, source: SourceImages, batch: int, shard_bytes: int, only: Sequence[str] | None
+) -> list[Entry]:
     """Our Loader in both orders and the others, over data in the folder, which are packed if they are not there."""
     options = {"source": str(source.folder), "kind": source.kind, "batch": batch}
     root = folder / f"{source.kind}-{FORMAT}"
@@ -260,7 +262,7 @@ def main() -> None:
         shard_bytes = int(arguments.shard_mb * 1e6)
         source = arguments.folder / f"source-{kind}"
         make_source(source, (kind,), dict.fromkeys(KINDS, rows[kind]))
-        entries = entries_of(stored, Source(source, kind), arguments.batch, shard_bytes, arguments.only)
+        entries = entries_of(stored, SourceImages(source, kind), arguments.batch, shard_bytes, arguments.only)
         for rate in arguments.rates:
             with server(stored, rate, arguments.latency_ms) as url:
                 groups.append(group_of(f"{kind}, {rate:g} MB/s", entries, arguments, url, rate))

@@ -19,7 +19,7 @@ from nvidia.dali import math as dalimath
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from benchmarks.contender import Batches
-from benchmarks.data import SIZE, Source, pack_ours
+from benchmarks.data import SIZE, SourceImages, pack_ours
 from benchmarks.peer_loaders.recipes import ERASED, ERASED_AREA, JITTER, MEAN, STD
 from benchmarks.peer_loaders.shared import NAMES, encoded
 
@@ -27,12 +27,12 @@ _BUFFER = 1024
 _SHARDS = 16
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: SourceImages, root: Path) -> None:
     """Write TFRecord shards, with the project's writer."""
     pack_ours(source, root / "data", "tfrecord")
 
 
-def pack_tar(source: Source, root: Path) -> None:
+def pack_tar(source: SourceImages, root: Path) -> None:
     """Write tar files, three members a sample."""
     step = -(-len(source) // _SHARDS)
     for first in range(0, len(source), step):

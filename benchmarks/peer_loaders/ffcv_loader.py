@@ -24,7 +24,7 @@ from ffcv.transforms import (
 from ffcv.writer import DatasetWriter
 
 from benchmarks.contender import Batches
-from benchmarks.data import QUALITY, SIZE, Source
+from benchmarks.data import QUALITY, SIZE, SourceImages
 from benchmarks.peer_loaders.recipes import ERASED, ERASED_AREA, JITTER, MEAN, STD
 from benchmarks.peer_loaders.shared import NAMES
 
@@ -32,7 +32,7 @@ from benchmarks.peer_loaders.shared import NAMES
 class _Rows:
     """The source as FFCV's writer indexes it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceImages) -> None:
         self._source = source
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class _Rows:
         return np.ascontiguousarray(self._source.pixels(row)), self._source.landmarks[row], row
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: SourceImages, root: Path) -> None:
     """Write one ``.beton`` file."""
     mode = "raw" if source.kind == "raw" else "jpg"
     fields = {
@@ -76,7 +76,7 @@ def open(source: str, kind: str, root: str, batch: int, repeats: int = 1, recipe
         "landmarks": [NDArrayDecoder(), ToTensor()],
         "label": [IntDecoder(), ToTensor()],
     }
-    rows = len(Source(Path(source), kind))
+    rows = len(SourceImages(Path(source), kind))
     indices = None if repeats == 1 else np.tile(np.arange(rows), repeats)
     loader = Loader(
         str(Path(root) / "data.beton"),

@@ -10,17 +10,17 @@ from datasets import Dataset, Features, Sequence, Value, load_from_disk
 from torch.utils.data import DataLoader
 
 from benchmarks.contender import Batches
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 from benchmarks.peer_loaders.shared import encoded, picture
 
 
 def _rows(folder: str, kind: str) -> Iterator[dict[str, Any]]:
-    source = Source(Path(folder), kind)
+    source = SourceImages(Path(folder), kind)
     for row in range(len(source)):
         yield {"image": encoded(source, row), "landmarks": source.landmarks[row].reshape(-1), "label": row}
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: SourceImages, root: Path) -> None:
     """Write an Arrow dataset."""
     features = Features(
         {"image": Value("large_binary"), "landmarks": Sequence(Value("float32"), 10), "label": Value("int64")}

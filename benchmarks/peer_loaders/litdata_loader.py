@@ -12,12 +12,12 @@ from litdata.streaming import downloader
 from litdata.streaming.cache import Dir
 
 from benchmarks.contender import Batches
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
 
 
 def _sample(row: int, folder: str, kind: str) -> dict[str, Any]:
-    source = _sources.setdefault((folder, kind), None) or Source(Path(folder), kind)
+    source = _sources.setdefault((folder, kind), None) or SourceImages(Path(folder), kind)
     _sources[folder, kind] = source
     return {"image": encoded(source, row), "landmarks": source.landmarks[row].tobytes(), "label": row}
 
@@ -25,7 +25,7 @@ def _sample(row: int, folder: str, kind: str) -> dict[str, Any]:
 _sources: dict[tuple[str, str], Any] = {}
 
 
-def pack(source: Source, root: Path, shard_bytes: int = 64_000_000) -> None:
+def pack(source: SourceImages, root: Path, shard_bytes: int = 64_000_000) -> None:
     """Write chunks."""
     function = partial(_sample, folder=str(source.folder), kind=source.kind)
     rows = list(range(len(source)))

@@ -38,7 +38,7 @@ def crop(image: Any, rng: np.random.Generator) -> Any:
 
 
 def encoded(source: Any, row: int) -> bytes:
-    """The bytes of a sample of a `benchmarks.data.Source`."""
+    """The bytes of a sample of a `benchmarks.data.SourceImages`."""
     data: bytes = source.encoded(row) if source.kind != "raw" else source.pixels(row).tobytes()
     return data
 

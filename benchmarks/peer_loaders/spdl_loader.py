@@ -14,17 +14,17 @@ import torch
 from spdl.pipeline import PipelineBuilder
 
 from benchmarks.contender import Batches
-from benchmarks.data import SIZE, Source
+from benchmarks.data import SIZE, SourceImages
 from benchmarks.peer_loaders.recipes import Finished
 
 
-def pack(source: Source, root: Path) -> None:
+def pack(source: SourceImages, root: Path) -> None:
     """Nothing: it reads the source as it is."""
 
 
 def open(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     """The pipeline."""
-    samples = Source(Path(source), kind)
+    samples = SourceImages(Path(source), kind)
     if recipe:
         load = _finished(samples, recipe)
     elif kind == "raw":
@@ -47,7 +47,7 @@ def open(source: str, kind: str, root: str, batch: int, recipe: str = "") -> Bat
     return Batches(batches)
 
 
-def _raw(samples: Source) -> Any:
+def _raw(samples: SourceImages) -> Any:
     assert samples.images is not None
     pixels = np.asarray(samples.images)
 
@@ -58,7 +58,7 @@ def _raw(samples: Source) -> Any:
     return load
 
 
-def _finished(samples: Source, recipe: str) -> Any:
+def _finished(samples: SourceImages, recipe: str) -> Any:
     data = [samples.encoded(row) for row in range(len(samples))]
     finish = Finished(samples.kind, recipe)
 
@@ -70,7 +70,7 @@ def _finished(samples: Source, recipe: str) -> Any:
     return load
 
 
-def _jpeg(samples: Source) -> Any:
+def _jpeg(samples: SourceImages) -> Any:
     data = [samples.encoded(row) for row in range(len(samples))]
 
     def load(rows: Any) -> dict[str, Any]:

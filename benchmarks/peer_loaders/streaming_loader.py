@@ -9,11 +9,11 @@ from streaming.base.util import clean_stale_shared_memory
 from torch.utils.data import DataLoader
 
 from benchmarks.contender import Batches
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
 
 
-def pack(source: Source, root: Path, shard_bytes: int = 1 << 26) -> None:
+def pack(source: SourceImages, root: Path, shard_bytes: int = 1 << 26) -> None:
     """Write MDS shards."""
     columns = {"image": "bytes", "landmarks": "bytes", "label": "int"}
     with MDSWriter(out=str(root / "data"), columns=columns, size_limit=shard_bytes) as writer:

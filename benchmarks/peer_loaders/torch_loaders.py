@@ -11,12 +11,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.contender import Batches
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 from benchmarks.peer_loaders.recipes import Finished, reference
 from benchmarks.peer_loaders.shared import NAMES, Decoded, crop, encoded
 
 
-def pack_files(source: Source, root: Path) -> None:
+def pack_files(source: SourceImages, root: Path) -> None:
     """A file per image: ``.jpg``, or ``.npy`` for raw crops."""
     for row in range(len(source)):
         if source.kind == "raw":
@@ -25,7 +25,7 @@ def pack_files(source: Source, root: Path) -> None:
             (root / f"{row:08d}.jpg").write_bytes(source.encoded(row))
 
 
-def pack_lmdb(source: Source, root: Path) -> None:
+def pack_lmdb(source: SourceImages, root: Path) -> None:
     """One environment, a pickled sample per key."""
     with lmdb.open(str(root / "data.lmdb"), map_size=1 << 36, subdir=False) as env, env.begin(write=True) as txn:
         for row in range(len(source)):
@@ -33,7 +33,7 @@ def pack_lmdb(source: Source, root: Path) -> None:
             txn.put(b"%08d" % row, pickle.dumps(sample))
 
 
-def pack_hdf5(source: Source, root: Path) -> None:
+def pack_hdf5(source: SourceImages, root: Path) -> None:
     """One file: arrays, chunked by sample; JPEGs as variable-length bytes."""
     with h5py.File(root / "data.h5", "w") as file:
         count = len(source)
@@ -51,7 +51,7 @@ def pack_hdf5(source: Source, root: Path) -> None:
 class _Rows(Dataset[tuple[Any, ...]]):
     """A dataset of these; files open in the worker that reads."""
 
-    def __init__(self, source: Source, root: Path, recipe: str = "") -> None:
+    def __init__(self, source: SourceImages, root: Path, recipe: str = "") -> None:
         self.kind = source.kind
         self.root = root
         self.rows = len(source)
@@ -105,7 +105,7 @@ class HDF5Rows(_Rows):
 
 def _open(rows: type[_Rows], source: str, kind: str, root: str, batch: int, recipe: str = "") -> Batches:
     loader: Any = DataLoader(
-        rows(Source(Path(source), kind), Path(root), recipe),
+        rows(SourceImages(Path(source), kind), Path(root), recipe),
         batch,
         shuffle=True,
         num_workers=2,

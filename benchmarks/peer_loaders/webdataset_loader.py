@@ -7,13 +7,13 @@ import numpy as np
 import webdataset as wds
 
 from benchmarks.contender import Batches
-from benchmarks.data import Source
+from benchmarks.data import SourceImages
 from benchmarks.peer_loaders.shared import NAMES, Decoded, encoded
 
 _SHARDS = 16
 
 
-def pack(source: Source, root: Path, shard_bytes: int | None = None) -> None:
+def pack(source: SourceImages, root: Path, shard_bytes: int | None = None) -> None:
     """Write tar files."""
     limit = {"maxcount": -(-len(source) // _SHARDS)} if shard_bytes is None else {"maxsize": shard_bytes}
     with wds.ShardWriter(str(root / "shard-%05d.tar"), **limit, verbose=0) as writer:

@@ -17,13 +17,13 @@ from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
 
-Source = SampleDataset | str | PathLike[str]
+DatasetOrPath = SampleDataset | str | PathLike[str]
 Batches = Loader | DataLoader[Any]
 
 
 def as_dataset(
     name: str,
-    source: Source,
+    source: DatasetOrPath,
     fields: Sequence[str] | None,
     transform: AnyTransform | None,
     verify: Verify | bool,

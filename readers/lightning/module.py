@@ -16,7 +16,7 @@ from readers.dataset.views import ViewDataset
 from readers.decode.plans import DecodePlan
 from readers.formats.machine import available_processors
 from readers.formats.pool import Verify
-from readers.lightning.batches import Batches, EvalBatches, Source, TrainBatches, as_dataset
+from readers.lightning.batches import Batches, DatasetOrPath, EvalBatches, TrainBatches, as_dataset
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
@@ -103,10 +103,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     def __init__(
         self,
-        train: Source,
-        val: Source | Sequence[Source] | None = None,
-        test: Source | Sequence[Source] | None = None,
-        predict: Source | Sequence[Source] | None = None,
+        train: DatasetOrPath,
+        val: DatasetOrPath | Sequence[DatasetOrPath] | None = None,
+        test: DatasetOrPath | Sequence[DatasetOrPath] | None = None,
+        predict: DatasetOrPath | Sequence[DatasetOrPath] | None = None,
         *,
         batch_size: int | None = None,
         loader: LoaderKind = "threads",
@@ -151,11 +151,11 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             self.train = ViewDataset(self.train, views)
         opened = {"train": self.train}
 
-        def open_one(name: str, source: Source) -> SampleDataset:
+        def open_one(name: str, source: DatasetOrPath) -> SampleDataset:
             opened[name] = as_dataset(name, source, fields, eval_transform, verify, checksums, eval_decode)
             return opened[name]
 
-        def open_all(name: str, source: Source | Sequence[Source] | None) -> Opened:
+        def open_all(name: str, source: DatasetOrPath | Sequence[DatasetOrPath] | None) -> Opened:
             if isinstance(source, Sequence) and not isinstance(source, str):
                 return tuple(open_one(f"{name}[{number}]", one) for number, one in enumerate(source))
             return None if source is None else open_one(name, source)

@@ -18,7 +18,7 @@ from readers.dataset.collate import collate_columns, stored_dtype
 from readers.decode.values import BatchLayout, empty_aligned
 from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.forecast import Forecast
-from readers.loader.threads import Job, ReadAhead
+from readers.loader.threads import ReadAhead, ThreadJob
 from readers.order.custom import CustomEpoch
 from readers.order.order import EpochOrder, Picks, RankShare
 from readers.order.permutation import mix_array, mix_words
@@ -130,7 +130,7 @@ class BatchWork:
         self._pace = pace
         self._last = last
 
-    def __call__(self, number: int) -> Job[SeededBatch]:
+    def __call__(self, number: int) -> ThreadJob[SeededBatch]:
         """Return the work, in parts, whose result is batch `number` of this rank and the seeds of its samples."""
         for watcher in self._watchers:
             watcher.begin(number)
@@ -140,7 +140,7 @@ class BatchWork:
         count = max(1, min(most, len(picks), int(len(picks) * self._pace.sample_s / _PART_S)))
         edges = [len(picks) * part // count for part in range(count + 1)]
         parts = [partial(self._read, picks, columns, *edges[part : part + 2]) for part in range(count)]
-        return Job(parts, partial(self._end, picks, columns))
+        return ThreadJob(parts, partial(self._end, picks, columns))
 
     def _read(self, picks: Picks, columns: Columns, start: int, stop: int) -> None:
         begin = perf_counter()

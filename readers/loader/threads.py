@@ -25,7 +25,7 @@ _SHARE = 8
 """Batches that are read ahead take at most 1 / `_SHARE` of the memory that the page cache may keep."""
 
 
-class Job(Generic[T]):
+class ThreadJob(Generic[T]):
     """A job of one part or more, on which several threads may work together.
 
     Parameters
@@ -51,7 +51,7 @@ class ReadStage(Iterator[T]):
     Parameters
     ----------
     work : callable
-        Called from any of the threads, once for each number. Returns a `Job`, whose parts go before new jobs.
+        Called from any of the threads, once for each number. Returns a `ThreadJob`, whose parts go before new jobs.
     jobs, threads : int
         Number of jobs and of threads.
     ahead : int
@@ -66,7 +66,7 @@ class ReadStage(Iterator[T]):
 
     def __init__(
         self,
-        work: Callable[[int], Job[T]],
+        work: Callable[[int], ThreadJob[T]],
         jobs: int,
         threads: int,
         ahead: int,
@@ -197,7 +197,7 @@ class ReadStage(Iterator[T]):
             self._parts.extend((number, partial(self._do_part, job, part)) for part in job.parts)
         return None
 
-    def _do_part(self, job: Job[T], part: Callable[[], None]) -> _Result[T] | None:
+    def _do_part(self, job: ThreadJob[T], part: Callable[[], None]) -> _Result[T] | None:
         """Do a part of a job; return the job's result or error after the last part."""
         try:
             if job.error is None:

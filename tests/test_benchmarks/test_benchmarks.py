@@ -13,7 +13,7 @@ import simplejpeg
 
 from benchmarks import peers
 from benchmarks.check import check_epoch
-from benchmarks.data import Source, make_source
+from benchmarks.data import SourceImages, make_source
 from benchmarks.measure import summarise
 from benchmarks.memory_group import NoMemoryGroupError, memory_group
 from benchmarks.tables import reading_table
@@ -117,7 +117,7 @@ def test_peers_without_the_peers(folder: Path) -> None:
 
 
 def test_a_peer_and_a_format_of_ours_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("Source", "pack_ours", "pack_peer"):
+    for name in ("SourceImages", "pack_ours", "pack_peer"):
         monkeypatch.setattr(peers, name, lambda *_, **__: {})
     for kind in peers.KINDS:
         entries = peers.ours(kind, tmp_path, tmp_path, 8, sorted(FORMATS), False)
@@ -148,7 +148,7 @@ def test_tables_name_what_failed(readers_document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("shift", [0, 20])
 def test_jpeg_pixels_are_compared_as_far_as_jpeg_allows(tmp_path: Path, shift: int) -> None:
     make_source(tmp_path, ("jpeg",), {"raw": 4, "jpeg": 4})
-    source = Source(tmp_path, "jpeg")
+    source = SourceImages(tmp_path, "jpeg")
     images = np.stack([simplejpeg.decode_jpeg(source.encoded(row)) for row in range(4)])
     batch = {"image": np.roll(images, shift, 1), "landmarks": source.landmarks, "label": np.arange(4)}
     options = {"source": str(tmp_path), "kind": "jpeg", "batch": 4}
@@ -162,7 +162,7 @@ def test_jpeg_pixels_are_compared_as_far_as_jpeg_allows(tmp_path: Path, shift: i
 @pytest.mark.parametrize("wrong", ["twice", "missing", "points", "pixels", ""])
 def test_wrong_samples_are_found(tmp_path: Path, wrong: str) -> None:
     make_source(tmp_path, ("raw",), {"raw": 32, "jpeg": 32})
-    source = Source(tmp_path, "raw")
+    source = SourceImages(tmp_path, "raw")
     assert source.images is not None
     labels = np.random.default_rng(0).permutation(32)
     if wrong == "twice":

@@ -140,7 +140,7 @@ def bench(
         samples=manifest.samples,
         raw=Side.of_runs(found[0], manifest.samples),
         reading=Side.of_runs(found[1], manifest.samples),
-        packing_s=_packing_time(manifest),
+        recorded_pack_s=_packing_time(manifest),
     )
 
 

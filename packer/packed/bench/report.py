@@ -86,7 +86,7 @@ class BenchReport(Result):
     samples : int
         Samples of the dataset: one epoch.
     raw, reading : Side
-    packing_s : float or None
+    recorded_pack_s : float or None
         The time that packing took; None if the manifest does not record it.
     """
 
@@ -102,12 +102,12 @@ class BenchReport(Result):
     samples: int
     raw: Side
     reading: Side
-    packing_s: float | None
+    recorded_pack_s: float | None
 
     @property
     def pack_s(self) -> float:
         """The time that packing took. If it is not recorded, one raw epoch, which does the same work."""
-        return self.raw.epoch_s if self.packing_s is None else self.packing_s
+        return self.raw.epoch_s if self.recorded_pack_s is None else self.recorded_pack_s
 
     @property
     def paid_after_epochs(self) -> float | None:
@@ -117,7 +117,9 @@ class BenchReport(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON."""
-        document = {name: value for name, value in vars(self).items() if name not in ("raw", "reading", "packing_s")}
+        document = {
+            name: value for name, value in vars(self).items() if name not in ("raw", "reading", "recorded_pack_s")
+        }
         return {
             **document,
             "runs": len(self.raw.rates),
@@ -125,7 +127,7 @@ class BenchReport(Result):
             "read": {**vars(self.reading), "rates": list(self.reading.rates)},
             "times_faster": self.reading.samples_per_s / self.raw.samples_per_s,
             "pack_s": self.pack_s,
-            "pack_s_recorded": self.packing_s is not None,
+            "pack_s_recorded": self.recorded_pack_s is not None,
             "paid_after_epochs": self.paid_after_epochs,
         }
 
@@ -152,7 +154,7 @@ class BenchReport(Result):
     def _remarks(self) -> list[str]:
         how = (
             "as the manifest says"
-            if self.packing_s is not None
+            if self.recorded_pack_s is not None
             else "estimated as one raw epoch: only a build in one session records it"
         )
         paid = self.paid_after_epochs

@@ -12,7 +12,7 @@ from av.audio.resampler import AudioResampler
 from av.audio.stream import AudioStream
 
 from packer.vision.decode.container import open_audio
-from packer.vision.decode.limits import Input, VideoError
+from packer.vision.decode.limits import MediaFile, VideoError
 from packer.vision.decode.sampling import sample_at
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
@@ -54,7 +54,7 @@ class AudioReader:
         If the file cannot be opened or read, for a reason that may pass.
     """
 
-    def __init__(self, source: Input, rate: int, origin: float) -> None:
+    def __init__(self, source: MediaFile, rate: int, origin: float) -> None:
         self._rate, self._origin = rate, origin
         self._problems: list[str] = []
         self._failures, self._failure = 0, ""

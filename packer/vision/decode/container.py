@@ -14,7 +14,7 @@ import av.format
 import av.video.stream
 import numpy as np
 
-from packer.vision.decode.limits import ImageError, Input, VideoError, check_size, open_input
+from packer.vision.decode.limits import ImageError, MediaFile, VideoError, check_size, open_media
 from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
@@ -37,7 +37,9 @@ _MISSING_S = 0.5  # seconds by which a container may announce more than it holds
 _MATROSKA_MISSING_S = 0.1  # for Matroska and WebM: the last packet's duration; audio packets were seen to lack 0.02 s
 
 
-def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
+def open_video(
+    source: MediaFile, *, max_pixels: int
+) -> tuple[av.container.InputContainer, av.video.stream.VideoStream]:
     """Open a file and choose its video stream: the default one, else the first; never an attached cover image.
 
     The caller closes the container. The decoder has one thread: with more, it may report damage too late.
@@ -49,7 +51,7 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
     OSError
         If the file cannot be read at all (missing, not permitted).
     """
-    with open_input(source) as file:  # fails with Python's own error
+    with open_media(source) as file:  # fails with Python's own error
         if not file.read(1):
             raise VideoError(expected="a video", found="an empty file")
     try:
@@ -84,7 +86,7 @@ def open_video(source: Input, *, max_pixels: int) -> tuple[av.container.InputCon
     return container, stream
 
 
-def open_audio(source: Input) -> tuple[av.container.InputContainer, av.audio.stream.AudioStream | None]:
+def open_audio(source: MediaFile) -> tuple[av.container.InputContainer, av.audio.stream.AudioStream | None]:
     """Open a video file again for its sound: the default stream, or else the first stream that libav can decode.
 
     The stream is None if the file has no such stream. The caller closes the container. Errors are as in `open_video`.
@@ -103,7 +105,7 @@ def open_audio(source: Input) -> tuple[av.container.InputContainer, av.audio.str
     return container, chosen
 
 
-def _open(source: Input, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
+def _open(source: MediaFile, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
     opened = source() if callable(source) else f"file:{fsdecode(source)}"
     return av.open(opened, options={**_OPTIONS, **options}, metadata_errors="replace")
 
@@ -114,7 +116,7 @@ def has_timestamps(container: av.container.InputContainer) -> bool:
 
 
 def describe_missing(
-    source: Input,
+    source: MediaFile,
     container: av.container.InputContainer,
     stream: av.video.stream.VideoStream,
     *,
@@ -149,13 +151,13 @@ def describe_missing(
 
 
 def _has_all_entries(
-    source: Input, container: av.container.InputContainer, stream: av.video.stream.VideoStream, packets: int
+    source: MediaFile, container: av.container.InputContainer, stream: av.video.stream.VideoStream, packets: int
 ) -> bool:
     """Return whether announced frames without a packet are only entries that are not to be shown."""
     if packets < sum(entry.size > 0 for entry in stream.index_entries):
         return False
     if container.format.name == "avi":  # an empty chunk repeats the frame before; the file's index is at its end
-        with open_input(source) as file:
+        with open_media(source) as file:
             size = int.from_bytes(file.read(8)[4:], "little")
             return bool(file.seek(0, SEEK_END) >= size)
     with _open(source, {"ignore_editlist": "1"}) as whole:
@@ -172,7 +174,7 @@ class PacketPosition(NamedTuple):
     corrupt: bool
 
 
-def find_cut_off(source: Input, places: list[PacketPosition]) -> Iterator[int]:
+def find_cut_off(source: MediaFile, places: list[PacketPosition]) -> Iterator[int]:
     """Yield the places of the packets that the container calls corrupt, but not those before a joint.
 
     libavformat flags the frame before the one whose bytes are corrupt if it parses the stream, so both are yielded.
@@ -183,7 +185,7 @@ def find_cut_off(source: Input, places: list[PacketPosition]) -> Iterator[int]:
             yield from range(place, min(place + 2, len(places)))
 
 
-def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: PacketPosition) -> bool:
+def _is_joint(source: MediaFile, begin: int | None, last: PacketPosition, first: PacketPosition) -> bool:
     """Return whether two MPEG transport streams are joined between two packets, `last` and `first`.
 
     The numbers of the stream's packets in the file jump there. If they jump anywhere else after `begin`, or if there is
@@ -194,7 +196,7 @@ def _is_joint(source: Input, begin: int | None, last: PacketPosition, first: Pac
         return False
     if first.dts - last.dts >= 2 * (last.duration or 0):
         return False
-    with open_input(source) as file:
+    with open_media(source) as file:
         file.seek(begin)
         data = file.read(end + _TS_HEADER_BYTES - begin)
     size = next((size for size in _TS_PACKET_BYTES if set(data[::size]) == {_TS_SYNC}), 0)

@@ -20,11 +20,11 @@ from packer.vision.decode.jpeg_header import JpegHeader, read_header, without_me
 from packer.vision.decode.limits import (
     MAX_PIXELS,
     ImageError,
-    Input,
+    MediaFile,
     check_file_size,
     check_size,
     needing_memory,
-    open_input,
+    open_media,
 )
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.media import FILE_TYPES, file_type
@@ -64,7 +64,7 @@ class DecodedImage:
     kept: bytes | None = None
 
 
-def read_image(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
+def read_image(source: MediaFile, *, max_pixels: int = MAX_PIXELS) -> bytes:
     """Read the file of an image, after checking its size and its first bytes.
 
     Raises
@@ -75,7 +75,7 @@ def read_image(source: Input, *, max_pixels: int = MAX_PIXELS) -> bytes:
     OSError
         If the file cannot be read.
     """
-    with open_input(source) as file:
+    with open_media(source) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         head = file.read(min(size, _HEAD_BYTES))  # memory for more than there is would be fresh each time

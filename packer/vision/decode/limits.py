@@ -17,7 +17,7 @@ The limit of a packed image, twice Pillow's ``MAX_IMAGE_PIXELS`` (537 MB as RGB)
 _BYTES_A_PIXEL = 8  # 16 bits of red, green, blue and alpha, uncompressed
 
 
-Input = str | PathLike[str] | Callable[[], BinaryIO]
+MediaFile = str | PathLike[str] | Callable[[], BinaryIO]
 """A path, or a function that opens a new binary file each time, such as a part of another file."""
 
 
@@ -29,7 +29,7 @@ class VideoError(ItemError, ValueError):
     """A file from which no video frame can be read."""
 
 
-def open_input(source: Input) -> BinaryIO:
+def open_media(source: MediaFile) -> BinaryIO:
     """Open an input for reading; the caller closes it."""
     # A file is read in few and large pieces, for which a buffer would only add a copy.
     return source() if callable(source) else open(fsdecode(source), "rb", buffering=0)  # noqa: PTH123 -- may be a str

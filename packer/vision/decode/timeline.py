@@ -16,7 +16,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from packer.vision.decode.container import PacketPosition, describe_missing, find_cut_off, has_timestamps, open_video
-from packer.vision.decode.limits import Input, VideoError
+from packer.vision.decode.limits import MediaFile, VideoError
 from packer.vision.decode.sampling import FrameClock
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
@@ -109,7 +109,7 @@ class Timeline:
         return None if pts is None or not self.timed else float(pts * self.unit - self.start)
 
 
-def scan(source: Input, *, max_pixels: int) -> Timeline:
+def scan(source: MediaFile, *, max_pixels: int) -> Timeline:
     """Read a file's packets into a timeline.
 
     Raises
@@ -127,7 +127,7 @@ def scan(source: Input, *, max_pixels: int) -> Timeline:
     raise VideoError(f"expected a video that can be read to its end, found: {system_reason(stopped)}") from stopped
 
 
-def _scan(source: Input, max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
+def _scan(source: MediaFile, max_pixels: int) -> tuple[Timeline, av.error.FFmpegError | None]:
     """Return the timeline as far as the packets can be read, and the error that stopped the reading, if any."""
     container, stream = open_video(source, max_pixels=max_pixels)
     with container:

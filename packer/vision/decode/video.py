@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame as LibavFrame
 from av.video.reformatter import Interpolation, VideoReformatter
 
 from packer.vision.decode.container import open_video
-from packer.vision.decode.limits import MAX_PIXELS, Input, VideoError, check_size
+from packer.vision.decode.limits import MAX_PIXELS, MediaFile, VideoError, check_size
 from packer.vision.decode.orientation import UPRIGHT, orient
 from packer.vision.decode.sampling import Sampling, VideoFrame, neighbours
 from packer.vision.decode.stream import SampleDecoder
@@ -49,7 +49,7 @@ class VideoReader:
         If the file cannot be read at all (on construction).
     """
 
-    def __init__(self, source: Input, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, source: MediaFile, sampling: Sampling, *, max_pixels: int = MAX_PIXELS) -> None:
         self._timeline = scan(source, max_pixels=max_pixels)
         if not self._timeline.count:
             raise VideoError(

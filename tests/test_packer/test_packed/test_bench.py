@@ -80,7 +80,7 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
     convert(tmp_path / "npy", tmp_path / "hdf5", format="hdf5", shuffle=3, progress=False, engine="inline")
     for name in ("npy", "hdf5"):
         found = bench(source, tmp_path / name, workers=1, batch_size=1, runs=1, seconds=0.01)
-        assert (found.same_source, found.packing_s) == (True, None)
+        assert (found.same_source, found.recorded_pack_s) == (True, None)
         assert "estimated as one raw epoch" in found.describe()
         assert "not, file by file" not in found.describe()
     write_images(source, ["d.jpg"])
@@ -141,12 +141,14 @@ def test_the_figures_that_are_estimated() -> None:
     assert (raw.samples_per_s, raw.cpu_s_per_sample, raw.epoch_s, raw.epoch_cpu_s) == (20, 0.2, 30, 120)
     assert raw.file_bytes_per_sample == 100
     facts: dict[str, Any] = {"workers": 2, "batch_size": 8, "seconds": 1.0, "items": 7, "measured_items": 3}
-    report = BenchReport("raw", "packed", "npy", True, **facts, samples=600, raw=raw, reading=reading, packing_s=54)
+    report = BenchReport(
+        "raw", "packed", "npy", True, **facts, samples=600, raw=raw, reading=reading, recorded_pack_s=54
+    )
     assert report.paid_after_epochs == pytest.approx(54 / (30 - 3))
     assert report.to_json()["times_faster"] == 10
     assert "20 (10 to 60)" in report.describe()
     assert "pays off after 2 epochs" in report.describe()
-    slower = replace(report, raw=reading, reading=raw, packing_s=None)
+    slower = replace(report, raw=reading, reading=raw, recorded_pack_s=None)
     assert slower.pack_s == 3
     assert slower.paid_after_epochs is None
     assert "estimated as one raw epoch" in slower.describe()
