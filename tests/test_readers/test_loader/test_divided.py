@@ -14,7 +14,7 @@ from support.processes import wait_for
 
 import packer
 from readers import Loader, open_dataset
-from readers.loader.threads import Job, ReadStage
+from readers.loader.threads import ReadStage, ThreadJob
 from shardspec.errors import ReadTimeoutError
 
 
@@ -80,9 +80,9 @@ def stage(work: Callable[[int], Any], jobs: int, threads: int, timeout_s: float 
 def test_parts_are_done_once_each_and_in_order() -> None:
     done: list[tuple[int, int]] = []
 
-    def work(number: int) -> Job[int | None]:
+    def work(number: int) -> ThreadJob[int | None]:
         parts = [partial(done.append, (number, part)) for part in range(5)]
-        return Job(parts, lambda: None if number == 3 else number)
+        return ThreadJob(parts, lambda: None if number == 3 else number)
 
     assert list(stage(work, 40, 4)) == [None if number == 3 else number for number in range(40)]
     assert sorted(done) == [(number, part) for number in range(40) for part in range(5)]
@@ -97,7 +97,7 @@ def test_a_part_that_hangs_is_named() -> None:
     def wait() -> None:
         release.wait(30)
 
-    hanging = stage(lambda number: Job([lambda: None, wait], lambda: number), 2, 2, 0.3)
+    hanging = stage(lambda number: ThreadJob([lambda: None, wait], lambda: number), 2, 2, 0.3)
     with pytest.raises(ReadTimeoutError, match=r"batch 0: .* its thread has worked for \d+\.\d s and is busy"):
         next(hanging)
     release.set()
@@ -115,7 +115,7 @@ def test_no_thread_ends_while_another_works() -> None:
         release.wait(30)
 
     parts = [[lambda: None], [meet, meet_and_wait]]
-    begun = stage(lambda number: Job(parts[number], lambda: number), 2, 2)
+    begun = stage(lambda number: ThreadJob(parts[number], lambda: number), 2, 2)
     try:
         waiters = begun._room._waiters  # type: ignore[attr-defined]  # whether a thread waits is shown nowhere else
         wait_for("the other to end, or to wait", lambda: waiters or not all(t.is_alive() for t in begun._threads))
@@ -132,7 +132,7 @@ def test_a_thread_that_comes_back_after_the_job_s_end_goes_on() -> None:
     ended, both = threading.Event(), threading.Barrier(2, timeout=10)
 
     class Late(ReadStage[int]):
-        def _do_part(self, job: Job[int], part: Callable[[], None]) -> Any:
+        def _do_part(self, job: ThreadJob[int], part: Callable[[], None]) -> Any:
             done = super()._do_part(job, part)
             if done is None:
                 ended.wait(30)
@@ -141,7 +141,7 @@ def test_a_thread_that_comes_back_after_the_job_s_end_goes_on() -> None:
     def meet() -> None:
         both.wait()
 
-    late = Late(lambda number: Job([meet] * 2, lambda: number), 2, 2, 1, 60.0, lambda thread: "busy")
+    late = Late(lambda number: ThreadJob([meet] * 2, lambda: number), 2, 2, 1, 60.0, lambda thread: "busy")
     assert next(late) == 0
     ended.set()
     assert next(late) == 1  # for which both threads are needed
