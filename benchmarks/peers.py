@@ -145,13 +145,8 @@ def ours(kind: str, folder: Path, source: Path, batch: int, formats: Sequence[st
             entries.append(our_entry(f"Loader, {format}, {way}", *given, **{way: True}))
         if ways and format == formats[0] and kind == "photo500":  # smaller images get no markers
             root = folder / f"{kind}-{format}-restart-markers"
-            given = (
-                kind,
-                source,
-                root,
-                batch,
-                pack_ours(SourceImages(source, kind), root, format, restart_markers=True),
-            )
+            facts = pack_ours(SourceImages(source, kind), root, format, restart_markers=True)
+            given = (kind, source, root, batch, facts)
             for way, fast in (("restart markers", False), ("restart markers, fast", True)):
                 entries.append(our_entry(f"Loader, {format}, {way}", *given, fast=fast))
     return entries

@@ -116,8 +116,8 @@ def without_metadata(data: bytes, components: int) -> bytes:
 
 def without_trailer(data: bytes) -> bytes:
     """Cut off the data after the end marker of a JPEG without damage: further images, a phone's video."""
-    end = _END.search(data)  # two and a half times as fast as `bytes.find`
-    if end is not None and end.end() == len(data):  # almost always, and faster than the walk over all segments
+    found = _END.search(data)  # two and a half times as fast as `bytes.find`
+    if found is not None and found.end() == len(data):  # almost always, and faster than the walk over all segments
         return data
     return data[: next((stop for marker, _, _, stop in _segments(data) if marker == _EOI), len(data))]
 
