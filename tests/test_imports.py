@@ -193,7 +193,7 @@ def is_ours(name: str) -> bool:
     return any(is_below(name, package) for package in PACKAGES)
 
 
-BUDGET = {"packer": 48_500, "readers": 17_850, "shardspec": 6_300, "benchmarks": 5_300, "tests": 52_450}
+BUDGET = {"packer": 51_000, "readers": 19_000, "shardspec": 7_000, "benchmarks": 6_500, "tests": 57_000}
 """Lines of Python that each room may have. A change that needs more says in its commit what it adds and removes."""
 
 
