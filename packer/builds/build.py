@@ -198,7 +198,8 @@ def _described(result: BuildResult, out: Path, options: BuildOptions, upload: Up
     else:
         manifest = dataclasses.replace(manifest, about=about)
         upload.replace_manifest(manifest)
-    return dataclasses.replace(result, manifest=manifest)
+    changed = tuple(name for name, value in vars(about).items() if value != getattr(result.manifest.about, name))
+    return dataclasses.replace(result, manifest=manifest, changed=changed)
 
 
 def plan_build(

@@ -33,6 +33,8 @@ class BuildResult(JobResult):
         In an update, how the source compares with the dataset; None for a new dataset.
     notes : tuple of str
         Notes for the user about the source, one line each, for example about missing labels or ignored files.
+    changed : tuple of str
+        Entries about the dataset, such as ``"title"``, that this call changed in a dataset finished before.
     """
 
     refilled: int | None = None
@@ -40,6 +42,7 @@ class BuildResult(JobResult):
     unused_boxes: int | None = None
     growth: Growth | None = None
     notes: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return the result as text for the user, with remarks about frames, tracks, boxes and JPEGs, and the notes."""
@@ -51,7 +54,10 @@ class BuildResult(JobResult):
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {"refilled": self.refilled, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
         grown = {} if self.growth is None else {"update": self.growth.to_json()}
-        return {**self.counts.to_json(), **more, **grown, "notes": self.notes}
+        return {**self.counts.to_json(), **more, **grown, "notes": self.notes, "changed": self.changed}
+
+    def _done_again(self) -> str:
+        return f"{', '.join(self.changed)} changed" if self.changed else super()._done_again()
 
     def _contents(self) -> str:
         counts = self.counts

@@ -60,6 +60,8 @@ OWN_MODULES = ("build", "detect", "export", "help", "inspect", "split", "submit"
 
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
+_FOLDER_GONE = "the current folder was deleted: change to another folder (cd), or use absolute paths"
+
 AGAIN: Mapping[str, str] = {
     **dict.fromkeys(("build", "convert", "copy", "detect", "merge", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
@@ -128,9 +130,18 @@ def _run_command(options: Namespace, names: Mapping[str, str]) -> int:
         if options.debug:
             raise
         place = "" if error.filename is None else f"{cut(os.fsdecode(error.filename), LONG)}: "
-        _print_error(name, f"{place}{system_reason(error)}")
+        gone = not place and _is_current_folder_gone()
+        _print_error(name, _FOLDER_GONE if gone else f"{place}{system_reason(error)}")
         return ShardspecError.exit_code
     return status
+
+
+def _is_current_folder_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _print_error(command: str, message: str) -> None:

@@ -49,8 +49,12 @@ class JobResult(Result):
 
     def describe(self) -> str:
         """Describe the dataset in one line, and whether the job was finished already."""
-        done = "finished already, nothing was done: " if self.found_finished else ""
+        done = f"finished already, {self._done_again()}: " if self.found_finished else ""
         return f"{self.path}: {done}{self._contents()}"
+
+    def _done_again(self) -> str:
+        """Describe what the call did to a dataset that an earlier call had finished."""
+        return "nothing was done"
 
     def to_json(self) -> dict[str, Any]:
         """Return the dataset's folder, digest and counts, and `found_finished`, as JSON."""

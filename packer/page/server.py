@@ -1,7 +1,9 @@
 """The pages of `packer view`: their paths, and the queries in their addresses."""
 
 import ast
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +22,7 @@ from packer.page.dataset_view import DatasetView
 from packer.page.rendering import render, static, templates
 from packer.page.summary import find_shared
 from readers.drawing.values import printable
-from shardspec.errors import CodecError, ItemError, ShardspecError
+from shardspec.errors import CodecError, ItemError, ShardspecError, system_reason
 
 PAGE_SAMPLES = 100
 
@@ -28,6 +30,8 @@ _TRACK = 240
 """Maximum number of samples of a track on a page."""
 _WAVEFORM = 400
 """Points of a waveform."""
+
+_PART_BYTES = 1 << 16
 
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
 _CACHED = {"cache-control": "private, max-age=3600"}
@@ -217,12 +221,21 @@ class Pages:
         query = Query.of(request, one.sort)
         selection = one.dataset.select(query.where, query.sort)
 
-        def lines() -> Iterator[bytes]:
+        with ExitStack() as stack:
+            # Read whole before the first byte is sent, so that damage is still an error.
+            file = stack.enter_context(tempfile.TemporaryFile())
             for keys in one.dataset.keys(selection):
-                yield b"".join(key.encode("utf-8", "surrogateescape") + b"\n" for key in keys)
+                file.writelines(key.encode("utf-8", "surrogateescape") + b"\n" for key in keys)
+            file.seek(0)
+            kept = stack.pop_all()
+
+        def parts() -> Iterator[bytes]:
+            with kept:
+                while part := file.read(_PART_BYTES):
+                    yield part
 
         headers = {"content-disposition": 'attachment; filename="keys.txt"'}
-        return StreamingResponse(lines(), media_type="text/plain; charset=utf-8", headers=headers)
+        return StreamingResponse(parts(), media_type="text/plain; charset=utf-8", headers=headers)
 
     def find(self, request: Request, one: DatasetView) -> Response:
         """Redirect to the sample with a key."""
@@ -345,6 +358,8 @@ class Pages:
                 return _missing()
             except (ShardspecError, MemoryError) as error:
                 return PlainTextResponse(printable(f"{error}\n"), 422)
+            except OSError as error:
+                return PlainTextResponse(printable(f"{system_reason(error)}\n"), 500)
 
         return endpoint
 

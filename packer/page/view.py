@@ -1,5 +1,6 @@
 """``packer view``: show packed datasets in the browser, from a server with access control on this machine."""
 
+import asyncio
 import errno
 import ipaddress
 import os
@@ -7,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
@@ -31,6 +34,11 @@ DEFAULT_PORT = 8017
 _TOKEN_BYTES = 16
 _GRACE_S = 1
 _LOOK_S = 1.0
+
+_CONNECTIONS = 32
+"""Open connections above which waiting ones are closed. A browser opens six."""
+_AT_ONCE = 64
+"""Connections that are accepted before the first of them is counted."""
 
 _HEADERS = {
     "content-security-policy": POLICY,
@@ -121,6 +129,27 @@ def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
     return Guard(Starlette(routes=Pages(views, f"/{token}").routes()), token, host)
 
 
+class _Connection(H11Protocol):
+    """A connection, which is closed if it waits for a request and many newer ones are open.
+
+    The server has no time limit for a first request, so unused connections would take all file descriptors.
+    """
+
+    _numbers = count()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close the connection that has waited longest if there are too many."""
+        super().connection_made(transport)
+        self._number = next(self._numbers)
+        if len(self.connections) > _CONNECTIONS:
+            waiting = [one for one in self.connections if isinstance(one, _Connection) and one._is_waiting()]
+            if waiting:
+                min(waiting, key=lambda one: one._number).shutdown()
+
+    def _is_waiting(self) -> bool:
+        return not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete)
+
+
 class Viewer(Result):
     """A server of pages, in a separate thread. Use as a context manager, or call `close`.
 
@@ -145,6 +174,8 @@ class Viewer(Result):
             access_log=False,
             server_header=False,
             lifespan="off",
+            http=_Connection,
+            backlog=_AT_ONCE,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(settings)

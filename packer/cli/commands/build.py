@@ -204,7 +204,7 @@ def read_config(path: str) -> dict[str, Any]:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"expected a recipe file, found: {system_reason(error)}", place=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"expected TOML, {found_instead(error)}", place=path) from error
     chosen = {key.replace("-", "_"): value for key, value in document.items()}
     try:

@@ -1,7 +1,9 @@
 """``packer card``: a dataset card in Markdown, with the lines that the Hugging Face Hub reads at its head."""
 
+import html
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 _REJECTS = 20
 _NAMED = 5
 """Most points whose names are listed."""
+
+_MARKUP = re.compile(r"[\\`*_\[\]~|]")
+"""Characters with a meaning in Markdown that appear in names."""
 
 _USE = (
     "## Use",
@@ -126,7 +131,7 @@ def _text(facts: Facts, splits: Mapping[str, int]) -> bytes:
         *_head(facts),
         "---",
         "",
-        f"# {one_line(about.title) or 'Packed dataset'}",
+        f"# {_plain(about.title) or 'Packed dataset'}",
         "",
         *([about.description.strip(), ""] if about.description else []),
         *([f"Homepage: <{about.homepage}>", ""] if about.homepage else []),
@@ -183,9 +188,9 @@ def _contents(facts: Facts, splits: Mapping[str, int]) -> Iterator[str]:
         ],
     )
     if facts.classes:
-        yield from _table(("class", "samples"), facts.classes.items())
+        yield from _table(("class", "samples"), [(_plain(name), count) for name, count in facts.classes.items()])
     if splits:
-        yield from _table(("split", "samples"), splits.items())
+        yield from _table(("split", "samples"), [(_plain(name), count) for name, count in splits.items()])
 
 
 def _fields(facts: Facts) -> Iterator[str]:
@@ -227,10 +232,11 @@ def _origin(facts: Facts) -> Iterator[str]:
         options = public_options(generation)
         yield from ("", "```toml", *(f"{name} = {_toml(value)}" for name, value in options.items()), "```", "")
         versions = ", ".join(f"{name} {value}" for name, value in runtime.items())
-        yield from ((f"Libraries and models: {one_line(versions)}.", "") if versions else ())
+        yield from ((f"Libraries and models: {_plain(versions)}.", "") if versions else ())
     if facts.rejects:
         yield from ("Rejected items:", "")
-        yield from _table(("step", "reason", "items"), facts.rejects[:_REJECTS])
+        shown = [(_plain(step), _plain(reason), count) for step, reason, count in facts.rejects[:_REJECTS]]
+        yield from _table(("step", "reason", "items"), shown)
         left = sum(count for _, _, count in facts.rejects[_REJECTS:])
         yield from ((f"and {left} for other reasons.", "") if left else ())
 
@@ -259,10 +265,15 @@ def _terms(facts: Facts) -> Iterator[str]:
             )
 
 
+def _plain(text: str) -> str:
+    """Return a name or a message so that Markdown shows it as it is, whatever characters it has."""
+    return html.escape(_MARKUP.sub(r"\\\g<0>", one_line(text)), quote=False)
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield a table in Markdown, and an empty line."""
+    """Yield a table in Markdown, whose cells are Markdown too, and an empty line."""
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
-        yield f"| {' | '.join(one_line(str(value)).replace('|', chr(92) + '|') for value in row)} |"
+        yield f"| {' | '.join(map(str, row))} |"
     yield ""

@@ -155,6 +155,13 @@ class CsvTable:
         except UnicodeDecodeError as error:
             raise UsageError(_describe_other_bytes(self._path)) from error
         except csv.Error as error:
+            if "field limit" in str(error):
+                raise UsageError(
+                    place=f"{self._path}, line {reader.line_num}",
+                    expected=f"cells of at most {csv.field_size_limit():,} characters",
+                    found="a longer one",
+                    hint="close its quotation mark if one is missing, or save the table as JSON lines or Parquet",
+                ) from error
             remedy = f": {_QUOTING}" if "'\"'" in str(error) or "end of data" in str(error) else ""
             raise UsageError(place=f"{self._path}, line {reader.line_num}", expected=f"CSV, {error}{remedy}") from error
 

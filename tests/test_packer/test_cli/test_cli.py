@@ -197,6 +197,7 @@ def test_a_config_holds_any_option_and_the_command_line_goes_before_it(source: P
         ("workers = 0", "workers: expected 'auto' or a number from 1 to 100,000, found 0"),
         ("steps = 3", "steps: expected a list of names, found 3"),
         ("json = true", "unknown option 'json'"),
+        pytest.param("size = " + "[" * 20_000, "expected TOML, found too many levels", id="many brackets"),
     ],
 )
 def test_a_wrong_config_is_a_wrong_call(source: Path, tmp_path: Path, text: str, reported: str) -> None:
@@ -345,6 +346,22 @@ def test_a_current_folder_that_was_deleted_matters_to_none(source: Path, tmp_pat
     done = subprocess.run(shell, env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 samples" in done.stdout
+    shell[4:] = arguments("inspect", "out")
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(shell, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "the current folder was deleted" in done.stderr
+
+
+def test_a_build_of_a_finished_dataset_says_what_it_changed(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_packer("build", source, out)
+    said = json.loads(run_packer("build", source, out, "--title", "New", "--license", "MIT", "--json").stdout)
+    assert (said["found_finished"], said["changed"]) == (True, ["title", "license"])
+    assert "title changed" in run_packer("build", source, out, "--title", "Newer", "--license", "MIT").stdout
+    again = run_packer("build", source, out, "--title", "Newer", "--license", "MIT")
+    assert "nothing was done" in again.stdout
+    assert "Newer" in run_packer("inspect", out).stdout
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["alone", "beside another's"])

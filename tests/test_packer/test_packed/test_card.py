@@ -1,5 +1,6 @@
 """The dataset card of Parquet and WebDataset datasets: other tools find the data, and it is accounted for like every file."""
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_a_card_follows_its_dataset(tmp_path: Path) -> None:
     add(out, {"n": [*range(6)], "score": [*range(6)]}, on="n", progress=False)
     text = (out / "README.md").read_text()
     assert f"`{Layout(out).load().digest}`" in text
-    assert "# Scenes | 6\n" in text
+    assert "# Scenes \\| 6\n" in text
     assert "| `score` | one value | int64 |" in text
     assert verify(out, deep=True).problems == ()
     assert card(out).text == text
@@ -139,6 +140,17 @@ def test_the_card_of_any_format_says_what_is_in_it_and_how_it_was_made(tmp_path:
     assert "Mine" in (tmp_path / "card.md").read_text()
     with raises(UsageError, found=f"one in {tmp_path / 'out'}"):
         card(tmp_path / "out", out=tmp_path / "out/card.md")
+
+
+def test_names_in_a_card_are_text(tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", "<unk>", "AT&amp;T", "__init__", "a|b", "x\\y", "`c`", "[a](b)"]
+    rows = [{**ROWS[number % len(ROWS)], "label": name} for number, name in enumerate(names)]
+    build(rows, tmp_path / "out", title="<b>*Scenes*", **QUIET)
+    text = card(tmp_path / "out").text
+    cells = re.findall(r"^\| (.*) \| 1 \|$", text, re.MULTILINE)
+    assert sorted(html.unescape(re.sub(r"\\(.)", r"\1", cell)) for cell in cells) == sorted(names)
+    assert not re.search(r"<(?!!--)|(?<!\\)\*", text.split("---\n", 2)[2].partition("## Use")[0])
+    assert all(not re.search(r"(?<!\\)[`_\[|]|\\$|&(?!amp;|lt;|gt;)", cell) for cell in cells)
 
 
 @pytest.mark.external

@@ -4,7 +4,11 @@ import io
 import re
 import signal
 import socket
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -13,7 +17,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 from support import archives
-from support.command import run_packer, start_packer
+from support.command import arguments, environment, run_packer, start_packer
 from support.datasets import encode, face_schema, fixed, picture, text, write_dataset, write_encoded
 from support.errors import raises
 from support.media import scene, write_image, write_video
@@ -263,6 +267,20 @@ def test_damaged_values_and_files_are_said_and_end_nothing(tmp_path: Path) -> No
         client(tmp_path / "d")
 
 
+def test_keys_of_a_damaged_shard_are_an_error_in_one_line(tmp_path: Path) -> None:
+    columns = face_columns(40, codec="png")
+    write_dataset(tmp_path / "d", "tfrecord", face_schema(32, "png"), columns, shard_rows=20)
+    path = tmp_path / "d" / "shard-00001.tfrecord"
+    data = bytearray(path.read_bytes())
+    data[data.rindex(str(columns["key"][-1]).encode())] ^= 1
+    pages = client(tmp_path / "d")
+    assert pages.get(f"/{TOKEN}/0/keys.txt").text.split() == list(columns["key"])
+    path.write_bytes(data)
+    answer = client(tmp_path / "d").get(f"/{TOKEN}/0/keys.txt")
+    assert (answer.status_code, answer.text.count("\n")) == (422, 1)
+    assert "shard-00001.tfrecord" in answer.text
+
+
 def test_predictions_are_joined_and_the_worst_come_first(tmp_path: Path, faces: Path) -> None:
     dataset = open_dataset(faces)
     keys, labels = dataset.column("key"), dataset.column("label")
@@ -410,6 +428,26 @@ def test_the_command_serves_this_machine_alone_until_ctrl_c(server: tuple[object
     assert started.returncode == 130
     assert "Traceback" not in errors
     assert errors.strip().endswith("packer: interrupted")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of descriptors")
+def test_half_open_connections_do_not_stop_the_pages(faces: Path) -> None:
+    shell = ["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh", *arguments("view", faces, "--port", "0")]
+    with subprocess.Popen(
+        shell, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        where = urlsplit(re.findall(r"http://\S+", started.stdout.readline())[0])
+        with ExitStack() as stack:
+            for number in range(200):
+                waiting = stack.enter_context(socket.create_connection((where.hostname, where.port), timeout=60))
+                waiting.sendall(b"GET / HTTP/1.1\r\nHost:"[: 9 * (number % 3)])
+            with urllib.request.urlopen(f"{where.geturl()}0/", timeout=60) as answer:
+                assert rows_of(Page(answer.read().decode())) == list(range(100))
+        started.send_signal(signal.SIGTERM)
+        _, errors = started.communicate(timeout=60)
+    assert "Too many open files" not in errors
+    assert "Traceback" not in errors
 
 
 def test_wrong_calls_of_the_command(faces: Path) -> None:

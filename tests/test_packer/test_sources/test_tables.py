@@ -611,6 +611,17 @@ def test_texts_that_begin_with_a_quotation_mark_swallow_no_rows(
         build(tmp_path / "t.tsv", tmp_path / "out", engine="inline", progress=False)
 
 
+def test_a_cell_that_is_too_long_for_a_csv_file_fits_into_json_lines(tmp_path: Path) -> None:
+    builds.write_images(tmp_path, ["a.png"])
+    note = "z" * 140_000
+    (tmp_path / "t.csv").write_text(f'path,note\na.png,"{note}"\n')
+    with raises(UsageError, place=f"{tmp_path / 't.csv'}, line 2", found="a longer one"):
+        build(tmp_path / "t.csv", tmp_path / "out", **QUIET)
+    (tmp_path / "t.jsonl").write_text(json.dumps({"path": "a.png", "note": note}) + "\n")
+    build(tmp_path / "t.jsonl", tmp_path / "out", **QUIET)
+    assert values_of(tmp_path / "out", "note") == [note]
+
+
 def test_a_table_that_was_written_without_quoting(tmp_path: Path) -> None:
     builds.write_images(tmp_path, ["a.png", "b.png"])
     texts = [
