@@ -35,7 +35,7 @@ class MergeResult(JobResult):
     Attributes
     ----------
     shapes : dict of str to tuple of str
-        Height and width in each dataset, for each field of images whose shapes differ.
+        Shapes in the datasets, for each field whose shapes differ.
     repeated : dict of str to int
         Number of samples of a dataset that an earlier dataset has, too (all values except the key are equal), by the
         path of the dataset as given. The merged dataset has these samples twice.
@@ -45,7 +45,7 @@ class MergeResult(JobResult):
     repeated: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Describe the dataset, with warnings about repeated samples and images of several shapes."""
+        """Describe the dataset, with warnings about repeated samples and fields of several shapes."""
         twice = (
             f"warning: {counted(count, 'sample')} of {path} {'is' if count == 1 else 'are'} in an earlier dataset, too, "
             "and therefore twice in the merged one: merge datasets without common samples"
@@ -58,11 +58,11 @@ class MergeResult(JobResult):
         return {"different_shapes": shapes, "repeated": dict(self.repeated)}
 
     def _describe_shapes(self, name: str) -> str:
+        resize = f", or resize images before the merge ({program()} build DATASET OUT --size PX --resize exact)"
         return (
-            f"warning: images of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
-            "so a batch has them as a list: give a DataLoader collate_fn=ds.collate, "
-            f"or resize them before the merge ({program()} build DATASET OUT --size PX "
-            "--resize exact)"
+            f"warning: values of field {name!r} have different shapes ({', '.join(self.shapes[name])}), "
+            "so a batch has them as a list: give a DataLoader collate_fn=ds.collate"
+            f"{resize if self.manifest.schema[name].is_image else ''}"
         )
 
 
@@ -82,10 +82,11 @@ def merge(
     """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
 
     Lists of classes that differ are refused, or united into one list, by which the labels are renumbered
-    (`packer.assembly.schemas.unite_schemas`). Images of different fixed shapes become images of varying shape.
+    (`packer.assembly.schemas.unite_schemas`). Images and arrays of different fixed shapes become values of varying shape.
 
-    The samples keep the order of the datasets, and the manifest lists the generations of all; a `shuffle` mixes them
-    into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up. A
+    The samples keep the order of the datasets. Neighbours that one recipe built count as one build: datasets packed in
+    pieces, then merged, have the shards, items and rejects of the one build that packs everything. The manifest lists
+    all other generations; a `shuffle` mixes them into one. If two datasets have a key in common, the item numbers in the keys of the later datasets are moved up. A
     sample that is in two datasets is taken twice, and the result counts such samples.
 
     The licences and citations of all datasets stay. A title, description or homepage stays if all datasets have the same.
@@ -138,12 +139,13 @@ def merge(
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of images whose shapes differ, with a description of each shape."""
+    """Return the fields whose shapes differ, with a description of each shape."""
     found = {}
-    for name in (picture.name for picture in schemas[0] if picture.is_image):
-        shapes = dict.fromkeys(schema[name].shape[:2] for schema in schemas)
+    for field in schemas[0]:
+        axes = 2 if field.is_image else None
+        shapes = dict.fromkeys(schema[field.name].shape[:axes] for schema in schemas)
         if len(shapes) > 1:
-            found[name] = tuple("varying" if None in shape else f"{shape[0]} x {shape[1]}" for shape in shapes)
+            found[field.name] = tuple("varying" if None in shape else " x ".join(map(str, shape)) for shape in shapes)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +46,9 @@ from shardspec.wording import shorten
 
 BUILT_KEY = re.compile(rb"([0-9]{8,18})(?:-[0-9]+)+\Z")
 """Item, ordinal, and one more number for each time that a step made several samples from a packed one."""
+
+_JOINED = ("build", "write")
+"""Kinds of generations of which neighbours with one recipe are joined. Updates and retries are numbered in the items."""
 
 _ADAPTED = ("format", "shard_size", "shuffle")
 """Keys of a generation's recipe that a job may change. All other keys record how the samples were made."""
@@ -349,7 +353,8 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
 def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
     """Plan a job that copies all rows of its inputs.
 
-    Each generation keeps its provenance, unless a shuffle mixes several generations into one.
+    Each generation keeps its provenance, unless a shuffle mixes several generations into one. Neighbours that one recipe
+    built are one generation, so datasets packed in pieces become the dataset that one build makes.
 
     Raises
     ------
@@ -366,7 +371,7 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
         raise UsageError(option="shuffle", expected="a seed of 0 or more", found=shorten(shuffle))
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
     plan = RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
-    generations = tuple(g for one in plan.inputs for g in one.manifest.generations)
+    generations = tuple(_join_neighbours(g for one in plan.inputs for g in one.manifest.generations))
     if shuffle is not None and len(generations) > 1:
         generations = (join_generations(plan),)
     pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
@@ -374,6 +379,22 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
     recipes = ({name: adapted.get(name, value) for name, value in g.recipe.items()} for g in generations)
     kept = tuple(replace(g, recipe=recipe, shards=()) for g, recipe in zip(generations, recipes, strict=True))
     return replace(plan, pieces=pieces, generations=kept)
+
+
+def _join_neighbours(generations: Iterable[Generation]) -> Iterator[Generation]:
+    """Yield the generations, with neighbours joined that the same recipe and libraries built."""
+
+    def how(generation: Generation) -> tuple[Any, ...]:
+        kind = generation.kind if generation.kind in _JOINED else object()  # an object equals no other
+        return kind, generation.recipe, generation.runtime
+
+    for _, group in groupby(generations, key=how):
+        first, *rest = joined = list(group)
+        if rest:
+            prints = list(dict.fromkeys(one.fingerprint for one in joined))
+            fingerprint = prints[0] if len(prints) == 1 else sha256_json(prints)
+            first = replace(first, fingerprint=fingerprint, counts=total(joined), shards=())
+        yield first
 
 
 def join_generations(plan: RepackPlan) -> Generation:

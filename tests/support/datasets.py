@@ -183,7 +183,8 @@ def write_encoded(
     remove_tree(root / ".build")
     counts = Counts(rows, rows, 0, 0, rows, 0, 0, 0)
     fingerprint = sha256_json([shard.to_json() for shard in shards])  # as of builds, another for other samples
-    generation = Generation("build", fingerprint, {}, {}, counts, tuple(shards))
+    recipe = {"of": fingerprint}  # so that no merge joins it with another
+    generation = Generation("build", fingerprint, recipe, {}, counts, tuple(shards))
     manifest = Manifest(format, schema, (generation,), tuple(_write_index(root, schema, encoded)))
     Layout(root).manifest.write_bytes(manifest.dumps())
     return manifest
