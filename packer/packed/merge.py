@@ -141,11 +141,11 @@ def merge(
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
     """Return the fields whose shapes differ, with a description of each shape."""
     found = {}
-    for field in schemas[0]:
-        axes = 2 if field.is_image else None
-        shapes = dict.fromkeys(schema[field.name].shape[:axes] for schema in schemas)
+    for name in schemas[0].names:
+        axes = 2 if schemas[0][name].is_image else None
+        shapes = dict.fromkeys(schema[name].shape[:axes] for schema in schemas)
         if len(shapes) > 1:
-            found[field.name] = tuple("varying" if None in shape else " x ".join(map(str, shape)) for shape in shapes)
+            found[name] = tuple("varying" if None in shape else " x ".join(map(str, shape)) for shape in shapes)
     return found
 
 

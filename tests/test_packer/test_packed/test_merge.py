@@ -229,7 +229,7 @@ def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
     for _ in range(2):
         _, warning = run_packer(*call).stdout.splitlines()
         assert warning.startswith(
-            "warning: images of field 'image' have different shapes (32 x 32, 20 x 20), so a batch"
+            "warning: values of field 'image' have different shapes (32 x 32, 20 x 20), so a batch"
         )
         assert "collate_fn=ds.collate" in warning
     (line,) = run_packer(*call, "--json").stdout.splitlines()
