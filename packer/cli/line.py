@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, str] = {
     "cache": "list and delete the cached files of remote datasets",
     "add": "add columns of a table, such as predictions, to a packed dataset",
     "drop-field": "remove added fields from a packed dataset",
-    "export": "export a packed dataset as image files and a table, or as shards of another library",
+    "export": "export a packed dataset as image files and a table",
     "bench": "compare the speed of reading raw files and the packed dataset",
     "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
     "help": "explain a topic of packer build and list its options",

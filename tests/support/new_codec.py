@@ -105,11 +105,9 @@ def main(folder: Path) -> None:
     cropped = readers.open_dataset(packed, fields=["image"], decode={"image": readers.Resize(16)})
     assert tuple(cropped[0]["image"].shape) == (16, 16, 3)
     packer.preview(packed, folder / "sheet.png")
-    packer.export(packed, folder / "files", to="files", names="source", progress=False)
+    packer.export(packed, folder / "files", names="source", progress=False)
     files = sorted((folder / "files").rglob(f"*{SUFFIX}"))
     assert len(files) == len(expected)
-    for to in ("mds", "litdata"):
-        packer.export(packed, folder / to, to=to, progress=False)
     built_again = packer.build(files[0].parent.parent, folder / "again", encode=NAME, quality=70, **quick)
     assert built_again.manifest.samples == len(expected)
     check(folder / "again")

@@ -14,7 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     result = call(packer.export, options)
-    if result.table is not None:
-        result = replace(result, table=Path(options.out, result.table.name))
-    print_made(options, result, options.out)
+    print_made(options, replace(result, table=Path(options.out, result.table.name)), options.out)
     return 0

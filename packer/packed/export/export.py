@@ -1,4 +1,4 @@
-"""``packer export``: write plain image files and a table, or the shards of other libraries."""
+"""``packer export``: write plain image files and a table."""
 
 import base64
 import json
@@ -15,11 +15,9 @@ import numpy as np
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.convert import convert
 from packer.packed.export.names import NAMES, SUFFIXES
-from packer.packed.export.shards import SHARDS, Shards
 from packer.packed.export.tables import TABLES, ExportTable
-from packer.recipe.checks import checked, parse_bytes
+from packer.recipe.checks import checked
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, fsync_tree
 from packer.workspace.folder import locked, output_folder, refuse_files
@@ -31,7 +29,7 @@ from shardspec.fields import RESERVED
 from shardspec.layout import Layout
 from shardspec.registry import resolve
 from shardspec.schema import NO_CLASS, Field, NamedConfig
-from shardspec.wording import counted, did_you_mean, shorten
+from shardspec.wording import counted, shorten
 
 PATH_COLUMN = "path"
 RECORD_NAME = "export.json"
@@ -43,12 +41,6 @@ _STAGING = ".exporting"
 PREFIX = "packed_"
 """Prefix of columns that ``packer build`` would write itself."""
 
-TARS = "webdataset"
-"""Tar files are a format of packed datasets: `export` calls `convert`."""
-
-DEFAULT_SHARD_BYTES, MAX_SHARD_BYTES = 64 * 2**20, 2**30
-_COUNTS = ("images", "shards")
-
 _BATCH_ROWS = 64
 
 
@@ -59,56 +51,47 @@ class ExportResult(Result):
     Attributes
     ----------
     path : Path
-    table : Path or None
-        The table's file in the folder; None for shards.
+    table : Path
+        The table's file in the folder.
     samples, images : int
         Samples, and images written as files.
-    shards : int
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
     """
 
     path: Path
-    table: Path | None
+    table: Path
     samples: int
-    images: int = 0
-    shards: int = 0
+    images: int
     found_finished: bool = False
 
     def describe(self) -> str:
         """Describe the folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        what = counted(self.samples, "sample")
-        if self.table is None:
-            return f"{self.path}: {done}{what}, {counted(self.shards, 'shard')}"
-        return f"{self.path}: {done}{what}, {counted(self.images, 'image')}, {self.table.name}"
+        return (
+            f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.images, 'image')}, {self.table.name}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the folder and its counts as JSON."""
-        counts = {"samples": self.samples, "images": self.images, "shards": self.shards}
-        table = None if self.table is None else str(self.table)
-        return {"out": str(self.path), "table": table, **counts, "found_finished": self.found_finished}
+        counts = {"samples": self.samples, "images": self.images}
+        return {"out": str(self.path), "table": str(self.table), **counts, "found_finished": self.found_finished}
 
 
 def export(
     dataset: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    to: str = "files",
-    table: str | None = None,
+    table: str = "csv",
     names: str = "key",
-    shard_size: str | int | None = None,
     progress: bool | ProgressListener = True,
 ) -> ExportResult:
-    """Write a packed dataset as plain files and a table that ``packer build`` can read, or as another library's shards.
+    """Write a packed dataset as plain files and a table that ``packer build`` can read.
 
     Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded images keep their stored bytes, and raw
     images become PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text unchanged,
     arrays as JSON and blobs as base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in
     the table, so that a new build keeps both.
-
-    Shards hold every field under its name, and encoded images with their stored bytes. The names of classes are in
-    ``export.json``.
 
     One call at a time writes into a folder next to `out`, which is renamed at the end. An interrupted export starts
     again. A file ``export.json`` records which dataset was exported, so that the same call does nothing a second time.
@@ -119,18 +102,13 @@ def export(
         A packed dataset.
     out : path
         A folder that is new, empty, or holds the same export.
-    to : {"files", "litdata", "mds", "webdataset"}
-        Files and a table, chunks of LitData, shards of MosaicML Streaming, or tar files. Tar files are written by
-        ``packer.convert(…, format="webdataset")``, and are a packed dataset, too.
-    table : {"csv", "jsonl", "parquet"}, optional
-        With files, ``"csv"`` by default. Reading CSV turns a text column of integers into integers, and empty text into
-        missing values. The other two types are exact.
+    table : {"csv", "jsonl", "parquet"}
+        Type of the table. Reading CSV turns a text column of integers into integers, and empty text into missing
+        values. The other two types are exact.
     names : {"key", "source"}
-        With files, whether to name them by class and key, or by the field ``source``, the path of the original in its
+        Whether to name files by class and key, or by the field ``source``, the path of the original in its
         source. If several samples come from one original, add the number of the frame or row. The suffix fits the
         stored image.
-    shard_size : int or str, optional
-        With shards, bytes of samples in each, 64 MiB by default; with tar files, the dataset's own shard size.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -150,20 +128,10 @@ def export(
         If a file cannot be written.
     """
     source, target, listener = dataset_folder(dataset), output_folder(out), listener_of(progress)
-    shard_bytes = _check(to, table, shard_size, names)
-    if to == TARS:
-        made = convert(dataset, out, format=TARS, shard_size=shard_size, progress=progress)
-        counts = {"samples": made.manifest.samples, "shards": len(made.manifest.shards)}
-        return _result(target, {}, counts, found_finished=made.found_finished)
+    table_class = resolve("table", table, TABLES)
+    checked("names", names, str, choices=tuple(NAMES))
     manifest = Layout(source).load()
-    record: dict[str, Any] = {"digest": manifest.digest}
-    if to == "files":
-        record["table"] = "csv" if table is None else table
-        record["names"] = names
-        table_class = resolve("table", record["table"], TABLES)
-    else:
-        record |= {"to": to, "shard_size": shard_bytes}
-        record["classes"] = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
+    record = {"digest": manifest.digest, "table": table, "names": names}
     if target.resolve() == source.resolve():
         raise UsageError(
             place=target, expected="a folder outside the dataset", found="the dataset itself", hint="choose another"
@@ -175,15 +143,12 @@ def export(
     with closing(samples.rows), _staged(target, listener.on_message) as folder:
         if _is_written(target):  # by a call that has just ended
             return _find_finished(target, record)
-        counts = {"samples": len(samples)}
-        if to == "files":
-            columns = _Columns(samples, names)
-            with closing(table_class(folder / f"table.{record['table']}", columns.kinds())) as rows:
-                counts["images"] = _write(samples, folder, columns, rows, listener)
-        else:
-            counts["shards"] = _write_shards(samples, SHARDS[to](folder, samples.schema, shard_bytes), listener)
-        (folder / RECORD_NAME).write_text(json.dumps({**record, **counts}) + "\n", "ascii")
-    return _result(target, record, counts)
+        columns = _Columns(samples, names)
+        with closing(table_class(folder / f"table.{table}", columns.kinds())) as rows:
+            images = _write(samples, folder, columns, rows, listener)
+        document = {**record, "samples": len(samples), "images": images}
+        (folder / RECORD_NAME).write_text(json.dumps(document) + "\n", "ascii")
+    return ExportResult(target, target / f"table.{table}", len(samples), images)
 
 
 class _SpaceBeside(Workspace):
@@ -217,66 +182,22 @@ def _staged(target: Path, say: Callable[[str], None]) -> Iterator[Path]:
                 space.remove()
 
 
-def _check(to: str, table: str | None, shard_size: str | int | None, names: str) -> int:
-    """Check options against each other, and return the bytes of a shard."""
-    kinds = ("files", *SHARDS, TARS)
-    if to not in kinds:
-        raise UsageError(
-            option="to", expected=f"one of {', '.join(kinds)}", found=f"{shorten(to)}{did_you_mean(str(to), kinds)}"
-        )
-    checked("names", names, str, choices=tuple(NAMES))
-    for name, given in (("table", table is not None), ("names", names != "key")):
-        if to != "files" and given:
-            raise UsageError(f"read only with --to files, found --to {to}", option=name)
-    if to == "files" and shard_size is not None:
-        raise UsageError(f"read only with --to {' or '.join(kinds[1:])}, found --to files", option="shard_size")
-    if to == TARS:
-        return 0
-    size = DEFAULT_SHARD_BYTES if shard_size is None else parse_bytes(shard_size, "shard_size")
-    if size > MAX_SHARD_BYTES:
-        raise UsageError(option="shard_size", expected=f"{MAX_SHARD_BYTES} bytes or fewer", found=shorten(shard_size))
-    return size
-
-
-def _result(target: Path, record: Mapping[str, Any], counts: Mapping[str, int], **more: Any) -> ExportResult:
-    table = target / f"table.{record['table']}" if "table" in record else None
-    return ExportResult(target, table, counts["samples"], counts.get("images", 0), counts.get("shards", 0), **more)
-
-
 def _is_written(target: Path) -> bool:
     return target.exists() and any(target.iterdir())
 
 
-def _find_finished(target: Path, record: Mapping[str, Any]) -> ExportResult:
+def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
-        digest, counts = found["digest"], {name: int(found[name]) for name in _COUNTS if name in found}
-        counts["samples"] = int(found["samples"])
+        digest, samples, images = found["digest"], int(found["samples"]), int(found["images"])
     except (OSError, ValueError, KeyError, TypeError):
         what = "something else"
     else:
         if all(found.get(name) == value for name, value in record.items()):
-            return _result(target, record, counts, found_finished=True)
-        options = {
-            "--to": found.get("to"),
-            "--table": found.get("table"),
-            "--names": found.get("names"),
-            "--shard-size": found.get("shard_size"),
-        }
-        chosen = " ".join(f"{name} {shorten(value)}" for name, value in options.items() if value is not None)
+            return ExportResult(target, target / f"table.{record['table']}", samples, images, found_finished=True)
+        chosen = " ".join(f"--{name} {shorten(found.get(name))}" for name in ("table", "names"))
         what = "an export of another dataset" if digest != record["digest"] else f"one with {chosen}".replace("'", "")
     raise UsageError(place=target, expected="a new or empty folder", found=what, hint="choose another folder")
-
-
-def _write_shards(samples: PackedSamples, shards: Shards, listener: ProgressListener) -> int:
-    with Stage(listener, "exporting", len(samples), "samples") as shown:
-        for first in range(0, len(samples), _BATCH_ROWS):
-            numbers = range(first, min(first + _BATCH_ROWS, len(samples)))
-            encoded = samples.read_encoded(numbers)
-            for place in range(len(numbers)):
-                shards.add({name: values[place] for name, values in encoded.items()})
-            shown.advance(len(numbers))
-    return shards.close()
 
 
 def _write(

@@ -308,8 +308,6 @@ def test_names_of_the_source_are_kept(tmp_path: Path) -> None:
     assert export(tmp_path / "ds", tmp_path / "out", names="source", progress=False).found_finished
     with raises(UsageError, expected="a new or empty folder", found="one with --table csv --names source"):
         export(tmp_path / "ds", tmp_path / "out", progress=False)
-    with pytest.raises(UsageError, match="names: read only with --to files"):
-        export(tmp_path / "ds", tmp_path / "mds", names="source", to="mds", progress=False)
 
 
 def test_a_frame_is_not_named_like_another_file_of_the_source(tmp_path: Path) -> None:

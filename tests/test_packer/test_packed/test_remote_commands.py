@@ -53,7 +53,7 @@ def test_commands_read_a_bucket_like_a_folder(faces: Path, server: StoreServer, 
         assert output_of(capsys, "verify", place, "--json", "--quiet")["path"] == str(place)
         assert main(["convert", str(place), str(out / "npy"), "--format", "npy", "--quiet"]) == 0
         assert main(["split", str(place), str(out / "split"), "--by", "key", "--quiet"]) == 0
-        assert main(["export", str(place), str(out / "files"), "--to", "files", "--quiet"]) == 0
+        assert main(["export", str(place), str(out / "files"), "--quiet"]) == 0
     page = (tmp_path / "there/report.html").read_text("utf-8")
     assert f"<code>{url}</code>" in page
     assert "<title>faces" in page

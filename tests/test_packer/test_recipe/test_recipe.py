@@ -124,7 +124,6 @@ def test_a_size_without_its_unit_is_refused(
     for call in (
         lambda: packer.build([], out, shard_size=text),
         lambda: packer.convert(packed, out, format="npy", shard_size=text),
-        lambda: packer.export(packed, out, to="mds", shard_size=text),
         lambda: packer.Writer(out, shard_size=text),
     ):
         with pytest.raises(UsageError, match=rf"^shard_size: expected 64KiB or more, found .*: write {meant} if"):
