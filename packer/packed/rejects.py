@@ -1,37 +1,27 @@
-"""``packer rejects``: sum up rejected items by reason, and write the table of items to retry."""
+"""``packer rejects``: sum up rejected items by reason, and list them."""
 
 import csv
 import io
 import json
 import os
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.builds.parts.part import Part
-from packer.builds.planning.plan import BuildPlan, source_row
 from packer.builds.reports import checked_lines
-from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
-from packer.recipe import Recipe
-from packer.recipe.command_line import changed_options, option_words
-from packer.sources.archives.member import MEMBER_MARK
-from packer.sources.archives.opening import kind_of
-from packer.sources.item import read_items
 from packer.workspace import Workspace
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
-from shardspec.errors import DatasetError, NotADatasetError, UsageError
+from shardspec.errors import DatasetError, NotADatasetError
 from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
 from shardspec.manifest import Manifest
-from shardspec.typing.cells import CellTyper
-from shardspec.wording import LONG, counted, cut, found_instead, one_line, program, shorten
+from shardspec.wording import LONG, counted, cut, found_instead, one_line, shorten
 
 EXAMPLES = 3
 """Items named for each reason."""
@@ -43,17 +33,7 @@ _SHOWN = 20
 _OTHERS = "other reasons"
 _LINE_BYTES = 1 << 26
 
-_NAME = ""
-"""The key of an item's name in a row: no column is called so."""
-
-_OF_SOURCES = (
-    *("root", "limit", "keys", "drop", "include", "exclude", "fields_from_path", "sidecars"),
-    *("classes", "classes_from", "label_names"),
-)
-"""Options that a table of rejected items does not need, or that its columns and ``--classes-from`` replace."""
-
-_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?")
-_ROW = re.compile(r"row-[0-9]{8,}\Z")
+_COLUMNS = ("item", "step", "reason")
 
 
 class Example(NamedTuple):
@@ -107,11 +87,7 @@ class RejectsReport(Result):
     kinds : tuple of RejectKind
         By reason, the most frequent first.
     table : Path or None
-        The table that was written.
-    left_out : int
-        Rejected items without a path, which are not in the table.
-    retry : str
-        How to pack the items of the table; empty if there is no way.
+        The list that was written.
     """
 
     path: Path
@@ -121,8 +97,6 @@ class RejectsReport(Result):
     damaged: int
     kinds: tuple[RejectKind, ...]
     table: Path | None = None
-    left_out: int = 0
-    retry: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the same as JSON."""
@@ -142,12 +116,7 @@ class RejectsReport(Result):
         if len(self.kinds) > _SHOWN:
             lines.append(f"  and {len(self.kinds) - _SHOWN} more reasons (--json lists them)")
         if self.table is not None:
-            written = counted(self.rejected - self.left_out, "item")
-            left = f"; {self.left_out} without a path left out" if self.left_out else ""
-            lines.append(
-                f"{self.table}: {written}{left}"
-                + (f"; to try them: {self.retry}" if self.retry and self.rejected else "")
-            )
+            lines.append(f"{self.table}: {counted(self.rejected, 'item')}")
         return "\n".join(lines)
 
 
@@ -157,20 +126,18 @@ def rejects(
     out: str | os.PathLike[str] | None = None,
     progress: bool | ProgressListener = True,
 ) -> RejectsReport:
-    """Sum up the rejected items of a packed dataset by reason, and write a table of them to try again.
+    """Sum up the rejected items of a packed dataset by reason, and list them.
 
-    Of an unfinished build, or a build that packed nothing, the finished tasks are summed up.
+    Of an unfinished build, or a build that packed nothing, the finished tasks are summed up. To try rejected items again,
+    use ``packer build … --retry-rejects``.
 
     Parameters
     ----------
     dataset : path
         A packed dataset, or the folder of a build.
     out : path, optional
-        A table to write, ``.csv`` or ``.jsonl``, with the names of the rejected items relative to the source, and their
-        columns in the source. `RejectsReport.retry` is the command that packs it as the dataset was packed. For items
-        of an archive, the column ``key`` has the names in the archive, for ``--keys``. Inputs of `packer.pack` are in
-        the column ``input``, samples of a packed dataset in ``key``. The folder must exist, outside the dataset. An
-        existing file is replaced.
+        A file to write, ``.csv`` or ``.jsonl``, with the columns ``item``, ``step`` and ``reason``. An existing file is
+        replaced. The folder must exist, outside the dataset.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -181,7 +148,7 @@ def rejects(
     Raises
     ------
     UsageError
-        If `out` is not a table, is inside the dataset, or is in a folder that cannot be written.
+        If `out` is neither type of file, is inside the dataset, or is in a folder that cannot be written.
     BuildError
         If the disk is full.
     DatasetError
@@ -194,7 +161,7 @@ def rejects(
     manifest = _manifest(layout)
     lines = _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
     kinds: dict[tuple[str, str], RejectKind] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, str]] = []
     items = rejected = damaged = 0
     with Stage(listener_of(progress), "summing up", 1, "datasets") as stage:
         for line in lines:
@@ -202,17 +169,15 @@ def rejects(
             damaged += line.get("kind") == "damage"
             if line.get("kind") == "item":
                 rejected += 1
-                name = str(line.get("item"))
-                _add(kinds, name, str(line.get("step")), str(line.get("reason")))
-                if target is not None and not _ROW.match(name):
-                    rows.append({_NAME: name, **(line.get("columns") or {})})
+                row = {name: str(line.get(name)) for name in _COLUMNS}
+                _add(kinds, **row)
+                if target is not None:
+                    rows.append(row)
         stage.advance()
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
-    if target is None:
-        return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found)
-    retry = _write_table(target, rows, _origin(layout, manifest))
-    left = rejected - len(rows)
-    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target, left, retry)
+    if target is not None:
+        write_output(target, _as_json_lines(rows) if target.suffix.lower() == ".jsonl" else _as_csv(rows))
+    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target)
 
 
 def report_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -259,10 +224,8 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
         if done.exists():
             yield {"items": sum(1 for _ in parse_report(done))}
         return
-    document, plan = planned(layout), None
-    with suppress(ValueError, KeyError, TypeError, IndexError, AttributeError):
-        space = space.of_plan(str(document["fingerprint"]))
-        plan = BuildPlan.from_json(document)
+    with suppress(KeyError):
+        space = space.of_plan(str(planned(layout)["fingerprint"]))
     for path in space.part_files():
         if path.suffix == ".partial":
             continue
@@ -270,23 +233,12 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
             found = Part(path).reports()
         except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
-        rows = [] if plan is None else _rows_of(path, space, plan)
-        for place, report in enumerate(found):
+        for report in found:
             yield {"items": 1}
             if not report.samples and not report.empty:
-                line = {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
-                yield {**line, "columns": rows[place] if len(rows) == len(found) else {}}
+                yield {"kind": "item", "item": report.name, "step": report.step, "reason": report.reason}
             elif report.damage is not None:
                 yield {"kind": "damage", "item": report.name}
-
-
-def _rows_of(path: Path, space: Workspace, plan: BuildPlan) -> list[dict[str, Any]]:
-    """Return the source rows of the items of a part, or nothing if the plan does not have them."""
-    with suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        number, item = _PART.fullmatch(path.name).groups()  # type: ignore[union-attr]
-        items = read_items(space.items, *plan.tasks[int(number)])
-        return [source_row(one, plan) for one in items if item is None or one.index == int(item)]
-    return []
 
 
 def parse_report(path: Path) -> Iterator[dict[str, Any]]:
@@ -321,26 +273,6 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
         kind.examples.append(Example(item, reason))
 
 
-class _Origin(NamedTuple):
-    """Origin of the items of a dataset.
-
-    Attributes
-    ----------
-    recipe : mapping
-        The recipe by which they were packed, or the first of several.
-    kind : {"files", "inputs", "samples"}
-    classes : tuple of str
-        The options that number the labels as in the dataset.
-    merged : bool
-        Whether they come from several sources.
-    """
-
-    kind: str = "files"
-    recipe: Mapping[str, Any] = {}
-    classes: tuple[str, ...] = ()
-    merged: bool = False
-
-
 def planned(layout: Layout) -> dict[str, Any]:
     """Return the plan of an unfinished build, or nothing if there is none."""
     plan: Any = None
@@ -349,137 +281,13 @@ def planned(layout: Layout) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def _origin(layout: Layout, manifest: Manifest | None) -> _Origin:
-    if manifest is None:
-        plan = planned(layout)
-        recipe = plan.get("recipe", {})
-        names = recipe.get("classes") or plan.get("classes", {}).get("label")
-        return _Origin("inputs" if plan.get("declared") else "files", recipe, _class_words(names))
-    notes = manifest.wall_clock
-    kind = "inputs" if notes.get(FROM_INPUTS) else "samples" if notes.get(FROM_PACKED) else "files"
-    recipe = next(_recipes([generation.to_json() for generation in manifest.generations]))
-    label = manifest.schema.by_name.get("label")
-    classes = () if label is None or label.classes is None else ("--classes-from", str(layout.root))
-    job = notes.get("job")
-    return _Origin(kind, recipe, classes, isinstance(job, dict) and job.get("kind") == "merge")
+def _as_json_lines(rows: list[dict[str, str]]) -> bytes:
+    return b"".join(json.dumps(row).encode("ascii") + b"\n" for row in rows)
 
 
-def _class_words(names: Sequence[str] | None) -> tuple[str, ...]:
-    return ("--classes", ",".join(names)) if names and not any("," in name for name in names) else ()
-
-
-def _recipes(generations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the recipes by which samples were made, including those of joined datasets."""
-    for generation in generations:
-        inputs = generation["recipe"].get("inputs")
-        if inputs is None:
-            yield generation["recipe"]
-        for one in inputs or ():
-            yield from _recipes(one["generations"])
-
-
-def _write_table(path: Path, rows: list[dict[str, Any]], origin: _Origin) -> str:
-    """Write the table, and return the command that packs its items, or another way to do so."""
-    recipe, table = origin.recipe, str(path)
-    words, retry = ["build", table, "OUT", "--root", "SOURCE"], ""
-    column = str(recipe.get("path_column") or Recipe.path_column)
-    if origin.kind != "files":
-        column, words = ("input", []) if origin.kind == "inputs" else ("key", [])
-        retry = "packer.pack with these inputs" if origin.kind == "inputs" else ""
-        rows = [{_NAME: row[_NAME]} for row in rows]
-    elif rows and all(_is_member(row[_NAME]) for row in rows):
-        keys = dict.fromkeys(row[_NAME].partition(MEMBER_MARK)[2] for row in rows)
-        column, words, rows = "key", ["build", "SOURCE", "OUT", "--keys", table], [{_NAME: key} for key in keys]
-    else:
-        rows = [{**row, _NAME: _below_root(row[_NAME], recipe)} for row in rows]
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    named = [column if name == _NAME else name for name in header]
-    written = [{shown: row[name] for name, shown in zip(header, named, strict=True) if name in row} for row in rows]
-    if path.suffix.lower() == ".jsonl":
-        data = b"".join(json.dumps(row).encode("ascii") + b"\n" for row in written)
-        texts: list[str] = []
-    else:
-        data = _as_csv(path, written, named or [column])
-        texts = [name for name in named if name != column and _looks_like_numbers(written, name)]
-    write_output(path, data)
-    if words:
-        given = _option_words(recipe, None if column == "key" else named, texts)
-        takes_labels = column == "key" or any(name in named for name in ("label", str(recipe.get("label_from"))))
-        numbering = origin.classes if takes_labels and recipe.get("label_from") != "none" else ()
-        retry = f"{program()} {shlex.join([*words, *given, *numbering])}" if given is not None else ""
-    if not retry and words:  # neither can be said in words of a command
-        return "the same build with --retry-rejects"
-    return retry + (", with the items of one source at a time" if retry and origin.merged else "")
-
-
-def _below_root(name: str, recipe: Mapping[str, Any]) -> str:
-    """Return the path of an item relative to its root. With several roots, its name begins with the name of one."""
-    roots = [PurePosixPath(root).name for root in recipe.get("root") or ()]
-    first, _, rest = name.partition("/")
-    return rest if len(roots) > 1 and rest and first in roots else name
-
-
-def _option_words(recipe: Mapping[str, Any], columns: Sequence[str] | None, texts: Sequence[str]) -> list[str] | None:
-    """Return the options of a recipe as words of a command line; None if a command line cannot hold them.
-
-    Parameters
-    ----------
-    columns : sequence of str or None
-        Columns of the table; None for keys of archives, whose fields stay as they were.
-    texts : sequence of str
-        Columns of texts that look like numbers.
-    """
-    options = {name: value for name, value in changed_options(recipe).items() if name not in _OF_SOURCES}
-    if "frame_folders" in options and (recipe.get("include") or recipe.get("exclude")):
-        return None  # a table does not take the patterns that have chosen the frames
-    if columns is not None:
-        for kind in ("text", "int", "float", "intervals"):
-            named = [*options.get(kind, ()), *(texts if kind == "text" else ())]
-            options[kind] = [name for name in dict.fromkeys(named) if name in columns]
-        if Recipe.path_column in columns:
-            options.pop("path_column", None)
-        if options.get("label_from") not in (*columns, "none"):
-            options.pop("label_from", None)  # the labels of folders are a column of the table
-    try:
-        return option_words(options)
-    except UsageError:
-        return None
-
-
-def _looks_like_numbers(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return whether a CSV would turn a column of texts into numbers."""
-    values = [row[name] for row in rows if row.get(name) is not None]
-    typer = CellTyper()
-    if values and isinstance(values[0], str):
-        typer.scan(values)
-    return typer.kind is not str
-
-
-def _is_member(name: str) -> bool:
-    archive, mark, _ = name.partition(MEMBER_MARK)
-    return bool(mark) and kind_of(archive) is not None
-
-
-def _as_csv(path: Path, rows: list[dict[str, Any]], header: list[str]) -> bytes:
+def _as_csv(rows: list[dict[str, str]]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(header)
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, bool | list | dict):
-                raise UsageError(
-                    place=path,
-                    expected="columns of texts and numbers",
-                    found=f"{shorten(value)} in column {shorten(name)}, which no CSV can hold",
-                    hint=f"write {path.with_suffix('.jsonl').name}",
-                )
-        writer.writerow(["" if row.get(name) is None else row[name] for name in header])
-    try:
-        return text.getvalue().encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            place=path,
-            expected="names that can be encoded as UTF-8",
-            found="others, which no CSV can hold",
-            hint=f"write {path.with_suffix('.jsonl').name}",
-        ) from error
+    writer = csv.DictWriter(text, _COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")  # names of files need not be UTF-8

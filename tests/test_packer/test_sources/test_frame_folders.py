@@ -223,11 +223,6 @@ def test_names_without_an_order_are_a_reject(tmp_path: Path) -> None:
     for number, (line, (_, reason)) in enumerate(zip(lines, wrong, strict=True)):
         assert line["item"] == f"bad{number}"
         assert reason in line["reason"]
-    table = run_packer("rejects", tmp_path / "out", "-o", tmp_path / "again.csv")
-    assert "--root SOURCE --frame-folders=12.5" in table.stdout
-    build(root, tmp_path / "chosen", "--exclude", "none.jpg", "--max-rejects", "100%")
-    table = run_packer("rejects", tmp_path / "chosen", "-o", tmp_path / "again.csv")
-    assert "the same build with --retry-rejects" in table.stdout
 
 
 def test_frames_are_known_by_their_numbers(tmp_path: Path) -> None:
