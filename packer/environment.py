@@ -30,7 +30,6 @@ _BOUND = re.compile(r"(>=|<=|==|<|>)\s*([\w.]+)")
 _REASONS: Mapping[str, str] = {
     "albumentations": "later ones under this name are AGPL",
     "h5py": "with 3.11 to 3.14 the same samples gave other bytes each time",
-    "kornia": "before 0.9, points and masks were off by part of a pixel",
     "opencv-python-headless": "OpenCV 4 gives other pixels, and other colours of videos",
     "pyarrow": "shards written by 17 are refused by the readers",
 }

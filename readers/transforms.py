@@ -125,8 +125,8 @@ def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
     where = option
     if batches and library == "albumentations":
         where = "sample_transform"
-    elif batches:
-        adapter, call = "BatchCompose", call if call == "[…]" else f"[{call}]"
+    elif batches or adapter == "BatchCompose":
+        where, adapter, call = "batch_transform", "BatchCompose", call if call == "[…]" else f"[{call}]"
     old = module.startswith("torchvision.") and not module.startswith("torchvision.transforms.v2")
     raise UsageError(
         option=option,
@@ -139,7 +139,7 @@ def refuse_bare(option: str, transform: Any, batches: bool = False) -> None:
 
 _LIBRARIES = {
     "albumentations": ("Albumentations", "A"),
-    "kornia": ("Kornia", "K"),
+    "kornia": ("BatchCompose", "K"),
     "torchvision": ("Torchvision", "v2"),
 }
 """The adapter of each library, and the name under which its transforms are usually imported."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from readers.augment.flip import HorizontalFlip, VerticalFlip
     from readers.augment.hull import BlackoutHull, KeepHull
     from readers.augment.libraries.albumentations import Albumentations
-    from readers.augment.libraries.kornia import Kornia
     from readers.augment.libraries.torchvision import Torchvision
     from readers.augment.paint import DropRegion, LandmarkCutout
     from readers.augment.pixels.blur import GaussianBlur
@@ -50,7 +49,6 @@ else:
             "GaussianBlur": ImportTarget("readers.augment.pixels.blur:GaussianBlur", "pack"),
             "HorizontalFlip": ImportTarget("readers.augment.flip:HorizontalFlip", "pack"),
             "KeepHull": ImportTarget("readers.augment.hull:KeepHull", "pack"),
-            "Kornia": ImportTarget("readers.augment.libraries.kornia:Kornia", "augment"),
             "LandmarkCutout": ImportTarget("readers.augment.paint:LandmarkCutout"),
             "Normalize": ImportTarget("readers.augment.pixels.floats:Normalize", "pack"),
             "OneOf": ImportTarget("readers.augment.compose:OneOf"),
@@ -83,7 +81,6 @@ __all__ = [
     "GaussianBlur",
     "HorizontalFlip",
     "KeepHull",
-    "Kornia",
     "LandmarkCutout",
     "Normalize",
     "OneOf",

@@ -1,4 +1,4 @@
-"""Conversion of a sample's image and masks to tensors for other libraries, and back."""
+"""Conversion of a sample's image and masks to tensors for torchvision, and back."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def image_tensor(image: npt.NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.moveaxis(image, -1, -3).copy())
 
 
-def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tensor:
+def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str) -> Tensor:
     """Copy a mask to a tensor (C, H, W), or (T, C, H, W) for a clip, in float32, which every operation can move.
 
     Parameters
@@ -24,8 +24,8 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
     mask : ndarray, (H, W) or (H, W, C); for a clip with the same first axis
     axes : int
         Number of axes of the image without its channels: 2, or 3 for a clip.
-    name, user : str
-        Names of the mask and of the transform, for messages.
+    name : str
+        Name of the mask, for messages.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
             back = np.moveaxis(values, -3, -1).astype(mask.dtype)
         if not np.array_equal(back, stack, equal_nan=mask.dtype.kind == "f"):
             raise UsageError(
-                place=user,
+                place="Torchvision",
                 expected="masks of values that float32 can hold (integers up to 2**24)",
                 found=f"{mask.dtype} with others in {name!r}",
                 hint="renumber them, or leave it out of masks",
@@ -47,12 +47,12 @@ def mask_tensor(mask: npt.NDArray[Any], axes: int, name: str, user: str) -> Tens
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def image_array(image: Any, axes: int, user: str) -> npt.NDArray[Any]:
-    """Convert a library's result, (C, H, W) or (T, C, H, W), to an array with the channels last."""
+def image_array(image: Any, axes: int) -> npt.NDArray[Any]:
+    """Convert torchvision's result, (C, H, W) or (T, C, H, W), to an array with the channels last."""
     if not isinstance(image, Tensor) or image.ndim != axes + 1:
         found = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
         wanted = "(C, H, W)" if axes == 2 else "(T, C, H, W)"
-        raise UsageError(place=user, expected=f"the image back as a tensor {wanted}", found=found)
+        raise UsageError(place="Torchvision", expected=f"the image back as a tensor {wanted}", found=found)
     tensor = image.as_subclass(Tensor).movedim(-3, -1).contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)

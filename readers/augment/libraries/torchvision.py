@@ -90,9 +90,7 @@ class Torchvision(Adapter):
         kind = tv_tensors.Video if axes == 3 else tv_tensors.Image
         data: dict[str, Any] = {"image": kind(image_tensor(image))}
         if masks:
-            data["masks"] = {
-                name: ExactMask(mask_tensor(mask, axes, name, "Torchvision")) for name, mask in masks.items()
-            }
+            data["masks"] = {name: ExactMask(mask_tensor(mask, axes, name)) for name, mask in masks.items()}
         if points is not None:
             canvas = (image.shape[-3], image.shape[-2])
             data["points"] = ExactPoints(torch.from_numpy(points.astype(np.float64)), canvas_size=canvas)
@@ -100,7 +98,7 @@ class Torchvision(Adapter):
             result = self._called(transform, data)
         moved = None if points is None else result["points"].as_subclass(Tensor).numpy().astype(np.float32)
         return (
-            image_array(result["image"], axes, "Torchvision"),
+            image_array(result["image"], axes),
             {name: mask_array(result["masks"][name], mask, axes) for name, mask in masks.items()},
             moved,
         )

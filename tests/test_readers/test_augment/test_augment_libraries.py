@@ -1,4 +1,4 @@
-"""The adapters for torchvision, Kornia and Albumentations: all of a sample moves together, and every draw is seeded."""
+"""The adapters for torchvision and Albumentations: all of a sample moves together, and every draw is seeded."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,6 @@ from readers.augment import (
     BatchCompose,
     Compose,
     HorizontalFlip,
-    Kornia,
     Normalize,
     OneOf,
     Torchvision,
@@ -63,27 +62,6 @@ TORCHVISION = [
     (v2.RandomShortestSize(60), STRAIGHT),
     (v2.RandomResize(40, 90), STRAIGHT),
 ]
-KORNIA = [
-    (K.RandomHorizontalFlip(p=1.0), STRAIGHT),
-    (K.RandomVerticalFlip(p=1.0), STRAIGHT),
-    ([K.RandomHorizontalFlip(p=1.0), K.RandomVerticalFlip(p=1.0)], STRAIGHT),
-    (K.ImageSequential(K.RandomHorizontalFlip(), K.RandomAffine(15.0, p=1.0), random_apply=1), STRAIGHT),
-    (K.AugmentationSequential(K.RandomAffine(15.0, p=1.0), K.RandomHorizontalFlip(), data_keys=["input"]), STRAIGHT),
-    (K.auto.RandAugment(2, 5, policy=[[("shear_x", -0.2, 0.2)], [("rotate", -20.0, 20.0)]]), STRAIGHT),
-    (K.RandomRotation(40.0, p=1.0), STRAIGHT),
-    (K.RandomRotation90((1, 3), p=1.0), STRAIGHT),
-    (K.RandomAffine(20.0, (0.1, 0.1), (0.8, 1.2), 10.0, p=1.0), STRAIGHT),
-    (K.RandomShear(10.0, p=1.0), STRAIGHT),
-    (K.RandomTranslate((0.1, 0.1), (0.1, 0.1), p=1.0), STRAIGHT),
-    (K.RandomPerspective(0.3, p=1.0), BENT),
-    (K.RandomCrop((90, 90), padding=12), STRAIGHT),
-    (K.CenterCrop((80, 80)), STRAIGHT),
-    (K.RandomResizedCrop((60, 60), (0.6, 1.0)), STRAIGHT),
-    (K.Resize((48, 56)), STRAIGHT),
-    (K.LongestMaxSize(64), STRAIGHT),
-    (K.SmallestMaxSize(64), STRAIGHT),
-    (K.PadTo((120, 130)), STRAIGHT),
-]
 ALBUMENTATIONS = [
     (A.HorizontalFlip(p=1), STRAIGHT),
     (A.VerticalFlip(p=1), STRAIGHT),
@@ -112,7 +90,6 @@ ALBUMENTATIONS = [
 ]
 EVERY = [
     *[pytest.param(Torchvision, *case, id=f"v2-{n}") for n, case in enumerate(TORCHVISION)],
-    *[pytest.param(Kornia, *case, id=f"K-{n}") for n, case in enumerate(KORNIA)],
     *[pytest.param(lambda t: Albumentations([t]), *case, id=f"A-{n}") for n, case in enumerate(ALBUMENTATIONS)],
 ]
 
@@ -243,7 +220,6 @@ def test_points_go_to_the_end_of_a_image_of_whole_pixels(scale):
     "paint",
     [
         Torchvision(v2.RandomErasing(1.0, (0.5, 0.5), (1, 1))),
-        Kornia(K.RandomErasing((0.5, 0.5), (1.0, 1.0), p=1.0)),
         Albumentations([A.Erasing((0.5, 0.5), (1, 1), p=1)]),
     ],
 )
@@ -260,7 +236,6 @@ def test_what_is_painted_over_keeps_its_mask(paint):
         Torchvision(v2.Resize((HEIGHT // 4, WIDTH // 4))),
         Torchvision(v2.Resize(HEIGHT // 4, max_size=WIDTH // 4)),
         Torchvision(v2.RandomResizedCrop((HEIGHT // 4, WIDTH // 4), (1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))),
-        Kornia(K.Resize((HEIGHT // 4, WIDTH // 4), align_corners=False)),
         Albumentations([A.Resize(HEIGHT // 4, WIDTH // 4)]),
         Albumentations([A.RandomScale((-0.75, -0.75), p=1)]),
     ],
@@ -277,7 +252,6 @@ ADAPTED = [
     pytest.param(
         Torchvision([v2.RandomRotation(20), v2.RandomHorizontalFlip(), v2.ColorJitter(0.3)]), id="torchvision"
     ),
-    pytest.param(Kornia([K.RandomRotation(20.0), K.RandomHorizontalFlip(), K.ColorJiggle(0.3)]), id="kornia"),
     pytest.param(
         Albumentations([A.Rotate((-20, 20), p=1), A.HorizontalFlip(), A.ColorJitter(p=1)]), id="albumentations"
     ),
@@ -306,9 +280,7 @@ def test_draws_depend_on_seed_epoch_and_row_alone(adapted):
     ("flips", "ours"),
     [
         (Torchvision(v2.RandomHorizontalFlip(1.0)), HorizontalFlip(1)),
-        (Kornia(K.RandomHorizontalFlip(p=1.0)), HorizontalFlip(1)),
         (Torchvision(v2.RandomVerticalFlip(1.0)), VerticalFlip(1)),
-        (Kornia(K.RandomVerticalFlip(p=1.0)), VerticalFlip(1)),
         (Albumentations([A.HorizontalFlip(p=1)]), HorizontalFlip(1)),
         (Albumentations([A.VerticalFlip(p=1)]), VerticalFlip(1)),
     ],
@@ -322,9 +294,7 @@ def test_their_flips_are_our_flips(layout, flips, ours):
         np.testing.assert_allclose(found[name], expected[name], atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "crop", [Torchvision(v2.CenterCrop(20)), Kornia(K.CenterCrop((20, 20))), Albumentations([A.CenterCrop(20, 20)])]
-)
+@pytest.mark.parametrize("crop", [Torchvision(v2.CenterCrop(20)), Albumentations([A.CenterCrop(20, 20)])])
 def test_points_outside_the_image_are_kept(crop):
     sample = face_sample()
     found = crop(sample, sample_rng(0, 0, 0))
@@ -341,9 +311,7 @@ def test_points_far_away_and_nowhere_do_not_stop_a_bend(bend):
     np.testing.assert_allclose(found[1:4], points[1:4], rtol=1e-6, atol=30)
 
 
-@pytest.mark.parametrize(
-    "adapted", [Torchvision(v2.RandomInvert(1.0)), Kornia(K.RandomInvert(p=1.0)), Albumentations([A.InvertImg(p=1)])]
-)
+@pytest.mark.parametrize("adapted", [Torchvision(v2.RandomInvert(1.0)), Albumentations([A.InvertImg(p=1)])])
 def test_colours_leave_all_else_as_it_is(adapted):
     sample = face_sample()
     found = adapted(sample, sample_rng(0, 0, 0))
@@ -366,8 +334,6 @@ def test_floating_images_come_back_as_ours_make_them():
     expected = Normalize()(sample, rng)["image"]
     theirs = Torchvision([to_float, v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])(sample, rng)["image"]
     assert np.array_equal(theirs, expected)
-    mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
-    np.testing.assert_allclose(Kornia(K.Normalize(mean, std))(sample, rng)["image"], expected, atol=1e-5)
     np.testing.assert_allclose(Albumentations([A.Normalize()])(sample, rng)["image"], expected, atol=1e-5)
     half = Torchvision([to_float, v2.ToDtype(torch.bfloat16)])(sample, rng)["image"]
     assert half.dtype == BFLOAT16
@@ -384,13 +350,13 @@ def test_masks_of_any_dtype_keep_their_values():
         "float_mask": values / 64,
         "deep_mask": np.stack([values, values + 1], axis=-1).astype(np.uint16) * 500,
     }
-    for flip in (Torchvision(v2.RandomHorizontalFlip(1.0)), Kornia(K.RandomHorizontalFlip(p=1.0))):
-        found = flip({"image": picture} | masks, sample_rng(0, 0, 0))
-        for name, mask in masks.items():
-            assert found[name].dtype == mask.dtype
-            assert np.array_equal(found[name], mask[:, ::-1])
-        with pytest.raises(UsageError, match=r"float32 can hold .* found int64 with others in 'mask': renumber them"):
-            flip({"image": picture, "mask": np.full((8, 8), 2**24 + 1)}, sample_rng(0, 0, 0))
+    flip = Torchvision(v2.RandomHorizontalFlip(1.0))
+    found = flip({"image": picture} | masks, sample_rng(0, 0, 0))
+    for name, mask in masks.items():
+        assert found[name].dtype == mask.dtype
+        assert np.array_equal(found[name], mask[:, ::-1])
+    with pytest.raises(UsageError, match=r"float32 can hold .* found int64 with others in 'mask': renumber them"):
+        flip({"image": picture, "mask": np.full((8, 8), 2**24 + 1)}, sample_rng(0, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -400,8 +366,6 @@ def test_masks_of_any_dtype_keep_their_values():
         (Torchvision(v2.SanitizeKeyPoints()), r"expected \d+ points back from \['SanitizeKeyPoints'\]"),
         (Torchvision(v2.ToPILImage()), "expected the image back as a tensor .*, found Image"),
         (Torchvision(v2.RandomPerspective(0.3, 1.0)), "this pipeline bends the image"),
-        (Kornia(K.RandomThinPlateSpline(p=1.0)), "RandomThinPlateSpline bends the image and leaves points"),
-        (Kornia(K.RandomPerspective(0.3, p=1.0)), "this pipeline bends the image"),
         (Albumentations([A.GridDistortion(p=1)]), "this pipeline bends the image"),
     ],
 )
@@ -415,8 +379,7 @@ def test_what_cannot_move_this_sample_is_refused(adapted, message):
 
 def test_images_without_geometry_take_what_moves_no_points():
     sample = {"image": face_sample()["image"]}
-    for adapted in (Torchvision(v2.RandAugment()), Kornia(K.RandomThinPlateSpline(p=1.0))):
-        assert adapted(sample, sample_rng(0, 0, 0))["image"].shape == (224, 224, 3)
+    assert Torchvision(v2.RandAugment())(sample, sample_rng(0, 0, 0))["image"].shape == (224, 224, 3)
 
 
 class Own(v2.Transform):
@@ -438,8 +401,6 @@ BARE = [
     (v2.RandomHorizontalFlip(), "Torchvision(v2.RandomHorizontalFlip(…))"),
     (v2.Compose([v2.RandomInvert()]), "Torchvision(v2.Compose(…))"),
     (v1.Compose([]), "Torchvision(v2.Compose(…)), with v2 from torchvision.transforms"),
-    (K.RandomAffine(15.0), "Kornia(K.RandomAffine(…))"),
-    (torch.nn.Sequential(K.RandomInvert()), "Kornia([…])"),
     (A.HorizontalFlip(), "Albumentations([A.HorizontalFlip(…)])"),
     (A.Compose([A.HorizontalFlip()]), "Albumentations([…])"),
 ]
@@ -458,6 +419,15 @@ def test_a_bare_transform_of_a_library_is_answered_with_the_line_that_works(raw_
         with raises(UsageError, hint=f"write {begin}readers.augment.{line}") as caught:
             use()
         assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("bare", "listed"),
+    [(K.RandomAffine(15.0), "[K.RandomAffine(…)]"), (torch.nn.Sequential(K.RandomInvert()), "[…]")],
+)
+def test_a_bare_augmentation_of_kornia_is_sent_to_the_batches(raw_path, bare, listed):
+    with raises(UsageError, hint=f"write batch_transform=readers.augment.BatchCompose({listed})"):
+        open_dataset(raw_path, transform=bare)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +451,7 @@ def test_albumentations_are_refused_in_a_chain_for_batches():
 
 def test_the_lines_work_in_a_loader(raw_path):
     dataset = open_dataset(raw_path)
-    for transform in (Torchvision(v2.RandomHorizontalFlip(1.0)), Kornia(K.RandomHorizontalFlip(p=1.0)), Own()):
+    for transform in (Torchvision(v2.RandomHorizontalFlip(1.0)), Own()):
         epochs = [
             [batch["image"] for batch in Loader(dataset, 8, sample_transform=transform, workers=workers, seed=1)]
             for workers in (1, 3)
