@@ -39,6 +39,7 @@ from packer import Recipe
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
 from packer.steps.faces.crop import FaceCutter
+from packer.steps.faces.frame import FrameFaces, counting_faces
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
@@ -145,7 +146,9 @@ def summarise(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, An
     return out | {name: spread(values) for name, values in ratios.items()}
 
 
-def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, encoder: Encoder) -> dict[str, float]:
+def our_stages(
+    video: Path, recipe: Recipe, search: FaceSearch, cutter: FaceCutter, encoder: Encoder
+) -> dict[str, float]:
     """CPU milliseconds per sampled frame of each stage, in one pass over the video."""
     spent: dict[str, float] = defaultdict(float)
     count, mark = 0, time.process_time()
@@ -157,7 +160,7 @@ def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, 
         mark = now
 
     item = Item(0, video.name, str(video))
-    with VideoReader(video, Sampling(every=every)) as reader, search.of_item(item, None) as finder:
+    with VideoReader(video, Sampling(every=recipe.every)) as reader, search.of_item(item, None) as finder:
         frames = iter(reader)
         while batch := list(islice(frames, BATCH_FRAMES)):
             lap("decode")
@@ -165,13 +168,14 @@ def our_stages(video: Path, every: int, search: FaceSearch, cutter: FaceCutter, 
             lap("detect")
             count += len(batch)
             for frame, faces in zip(batch, found, strict=True):
-                assert not isinstance(faces, str)
-                for box, score, points in zip(faces.boxes, faces.scores, faces.points, strict=True):
-                    if min(box[2] - box[0], box[3] - box[1]) >= 40 and score >= 0.95:
-                        sample = {**cutter.cut(frame.image, box, points), "box": box, "score": score}
-                        lap("crop")
-                        encoder.encode(sample)
-                        lap("encode")
+                assert isinstance(faces, FrameFaces)
+                counting = cutter.prepare(frame.image, faces.take(counting_faces(faces, recipe)))
+                for face in range(len(counting)):
+                    known = {"box": counting.boxes[face], "score": counting.scores[face]}
+                    sample = {**cutter.cut(frame.image, counting, face), **known}
+                    lap("crop")
+                    encoder.encode(sample)
+                    lap("encode")
         lap("decode")
     return {stage: 1e3 * spent[stage] / count for stage in STAGES}
 
@@ -181,13 +185,13 @@ def stages(video: Path, every: int, runs: int, folder: Path) -> dict[str, dict[s
     cv2.setNumThreads(1)
     recipe = Recipe(preset="faces", every=every)
     ours = (FaceSearch(recipe), FaceCutter(recipe), Encoder(recipe))
-    our_stages(video, every, *ours)
+    our_stages(video, recipe, *ours)
     passes: dict[str, list[dict[str, float]]] = {"loop": [], "build": []}
     for _ in range(runs):
         _, _, (output,) = run([[sys.executable, str(LOOP), str(folder / "stages"), str(every), str(video)]])
         printed = json.loads(output)
         passes["loop"].append({s: 1e3 * printed["cpu_seconds"][s] / printed["frames"] for s in STAGES})
-        passes["build"].append(our_stages(video, every, *ours))
+        passes["build"].append(our_stages(video, recipe, *ours))
     return {
         name: {stage: statistics.median(one[stage] for one in found) for stage in STAGES}
         for name, found in passes.items()
