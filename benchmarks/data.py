@@ -168,7 +168,12 @@ def _with_markers(kind: str, row: int) -> bytes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that the benchmarks of reading share."""
-    parser.add_argument("--folder", type=Path, required=True, help="where samples and packed data are made and kept")
+    parser.add_argument(
+        "--folder",
+        type=lambda path: Path(path).absolute(),
+        required=True,
+        help="where samples and packed data are made and kept",
+    )
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rows", type=int, default=10_000, help="samples of the kinds raw and jpeg")
     parser.add_argument("--photos", type=int, default=4_000, help="samples of the kinds photo and photo500")

@@ -227,8 +227,13 @@ def _cpu(one: dict[str, Any]) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path, nargs="?", help="a folder of JPEGs")
-    parser.add_argument("--folder", type=Path, required=True, help="where sources and packed data are made")
+    parser.add_argument("photos", type=lambda path: Path(path).absolute(), nargs="?", help="a folder of JPEGs")
+    parser.add_argument(
+        "--folder",
+        type=lambda path: Path(path).absolute(),
+        required=True,
+        help="where sources and packed data are made",
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--only", nargs="+", choices=("packer", "loop", "decode", "FFCV"), help="these rows")
     parser.add_argument("--count", type=int, default=4_000, help="photos to make")

@@ -222,7 +222,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS), metavar="NAME")
     parser.add_argument("--readers", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
+    parser.add_argument(
+        "--folder", type=lambda path: Path(path).absolute(), help="where to work; by default a temporary folder"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the datasets in the folder, and use them again")
     parser.add_argument("--json", type=Path, help="write everything that was measured here")
     options = parser.parse_args()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.data import KINDS, SourceImages, add_arguments, make_source, pack_ours, rows_of, settings_of
+from benchmarks.data import KINDS, PHOTOS, SourceImages, add_arguments, make_source, pack_ours, rows_of, settings_of
 from benchmarks.limits import limits_of
 from benchmarks.measure import Entry, artefact, disk_mb, document, measure_group, versions, write
 from benchmarks.readers import our_entry
@@ -30,6 +30,10 @@ LIBRARIES = (
     "ffcv",
     "nvidia-dali-cuda130",
     "spdl",
+    "torchdata",
+    "grain",
+    "turboloader",
+    "pylance",
     "litdata",
     "mosaicml-streaming",
     "webdataset",
@@ -82,6 +86,12 @@ _FFCV = Peer("FFCV", "ffcv_loader")
 _DALI = Peer("DALI", "dali_loader")
 _DALI_TAR = Peer("DALI over tar files", "dali_loader", ("raw",), "pack_tar", "open_tar")
 _SPDL = Peer("SPDL", "spdl_loader", kinds=("raw", "jpeg"))
+_SPDL_SIMPLEJPEG = Peer("SPDL with simplejpeg", "spdl_loader", ("jpeg", *PHOTOS), open="open_simplejpeg")
+_NODES = Peer("torchdata nodes", "nodes_loader")
+_GRAIN = Peer("Grain", "grain_loader")
+_LANCE = Peer("Lance", "lance_loader")
+_TURBO = Peer("TurboLoader", "turbo_loader")
+_TURBO_ARRAYS = Peer("TurboLoader over arrays", "turbo_loader", ("raw",), "pack_arrays", "open_arrays")
 _LITDATA = Peer("LitData", "litdata_loader")
 _STREAMING = Peer("MosaicML Streaming", "streaming_loader")
 _WEBDATASET = Peer("WebDataset", "webdataset_loader")
@@ -89,16 +99,19 @@ _DATASETS = Peer("Hugging Face datasets", "huggingface_loader")
 _FILES = Peer("DataLoader over files", "torch_loaders", pack="pack_files", open="open_files")
 _LMDB = Peer("DataLoader over LMDB", "torch_loaders", pack="pack_lmdb", open="open_lmdb")
 _HDF5 = Peer("DataLoader over HDF5", "torch_loaders", pack="pack_hdf5", open="open_hdf5")
-PEERS = (_FFCV, _DALI, _DALI_TAR, _SPDL, _DATASETS, _LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5)
+PEERS = (
+    *(_FFCV, _DALI, _DALI_TAR, _SPDL, _SPDL_SIMPLEJPEG, _NODES, _GRAIN, _TURBO, _TURBO_ARRAYS, _LANCE, _DATASETS),
+    *(_LITDATA, _STREAMING, _WEBDATASET, _FILES, _LMDB, _HDF5),
+)
 RECIPES: Mapping[str, Sequence[Peer]] = {
-    "jitter": (_FILES, _LMDB, _FFCV, _DALI, _SPDL),
-    "randaugment": (_FILES, _LMDB, _SPDL),
+    "jitter": (_FILES, _LMDB, _FFCV, _DALI, _SPDL_SIMPLEJPEG),
+    "randaugment": (_FILES, _LMDB, _SPDL_SIMPLEJPEG),
 }
 """The whole recipes of photos (`benchmarks.peer_loaders.recipes`), and the loaders that have them; of the others, those
 whose samples go through the same Python code as here.
 """
 PER_GROUP = 4
-"""Most peers of a group: this many fit into the page cache together with ours; raw crops take 1.5 GB for each."""
+"""Most peers of a group by default: so many fit into the page cache together with ours at 1.5 GB for each."""
 
 
 def pack_peer(peer: Peer, source: SourceImages, root: Path, **options: Any) -> dict[str, float]:
@@ -175,10 +188,10 @@ def with_recipe(
     return entries + [peer.entry("photo", folder, source, batch, recipe) for peer in chosen]
 
 
-def groups_of(kind: str, only: Sequence[str] | None) -> list[Sequence[Peer]]:
+def groups_of(kind: str, only: Sequence[str] | None, size: int) -> list[Sequence[Peer]]:
     """The peers that read a kind, or those whose names have a prefix, in groups; one empty group if there are none."""
     chosen = [p for p in PEERS if kind in p.kinds and (only is None or p.name.startswith(tuple(only)))]
-    return [chosen[first : first + PER_GROUP] for first in range(0, len(chosen), PER_GROUP)] or [[]]
+    return [chosen[first : first + size] for first in range(0, len(chosen), size)] or [[]]
 
 
 def main() -> None:
@@ -190,6 +203,7 @@ def main() -> None:
         "--recipes", nargs="*", choices=sorted(RECIPES), default=sorted(RECIPES), help="of photos, if they are measured"
     )
     parser.add_argument("--only-recipes", action="store_true", help="nothing but the recipes")
+    parser.add_argument("--group", type=int, default=PER_GROUP, help="most peers of a group")
     parser.add_argument(
         "--long", type=int, default=6, help="times that long epochs of raw crops visit each row; 0: none"
     )
@@ -207,7 +221,7 @@ def main() -> None:
         write(document("peers", settings, groups), out)  # a run that is stopped keeps what it has so far
 
     for kind in () if arguments.only_recipes else arguments.kinds:
-        for number, peers in enumerate(groups_of(kind, arguments.only)):
+        for number, peers in enumerate(groups_of(kind, arguments.only, arguments.group)):
             formats = arguments.formats[:1] if number else arguments.formats
             entries = limits_of(kind, source, batch) + ours(kind, folder, source, batch, formats, not number)
             entries += [peer.entry(kind, folder, source, batch) for peer in peers]

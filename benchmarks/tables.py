@@ -111,6 +111,27 @@ def images_table(group: Found) -> str:
     return "\n".join(lines)
 
 
+def clips_table(group: Found) -> str:
+    """Ways of reading clips; ratios are to the first row, round by round."""
+    columns = ("frames/s", "CPU ms per frame", "of the first row", "MB")
+    lines = [f"| way of reading | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
+    first = group["rows"][0]
+    for row in group["rows"]:
+        name = f"**{row['name']}**" if row["ours"] else row["name"]
+        if not row["rates"]:
+            lines.append(f"| {name} | {_failure(row)} |" + " |" * (len(columns) - 1))
+            continue
+        ratios = [a / b for a, b in zip(row["rates"], first["rates"], strict=False)]
+        cells = [
+            f"{row['median']:,.0f} ({row['low']:,.0f}–{row['high']:,.0f})",
+            _number(row["cpu_ms"], 3),
+            _median(ratios, 2),
+            _number(row["disk_mb"], 1),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def rates_table(found: Found) -> str:
     """The build of faces beside the loop."""
     lines = ["| workers | | frames/s | without the start | start, s | CPU ms per frame |", "|---|---|" + "--:|" * 4]
@@ -267,6 +288,7 @@ def _rate(rows: Sequence[Found]) -> str:
 
 TABLES: Mapping[str, Callable[[Found], list[str]]] = {
     "augment": augment_tables,
+    "clips": lambda found: [clips_table(group) for group in found["groups"]],
     "detector": lambda found: [faces_table(found)],
     "pack_faces": lambda found: [rates_table(found), stages_table(found)],
     "pack_pictures": lambda found: [images_table(group) for group in found["groups"]],

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,17 @@ def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
         pytest.skip(str(error))
     assert (usable_memory(), Path("/proc/self/cgroup").read_text()) == (before, groups)
     assert not group.exists()
+
+
+def test_a_relative_folder_is_that_of_the_caller(tmp_path: Path) -> None:
+    options = ("--kinds", "jpeg", "--formats", "npy", "--only", "torchdata nodes", "--rounds", "1")
+    command = [sys.executable, "-m", "benchmarks.peers", "--folder", "data", "--json", "out.json", *SMALL, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (group,) = json.loads((tmp_path / "out.json").read_text())["groups"]
+    assert [row["name"] for row in group["rows"] if not row["rates"]] == []
+    assert {row["name"] for row in group["rows"]} >= {"Loader, npy", "torchdata nodes"}
 
 
 @pytest.mark.slow

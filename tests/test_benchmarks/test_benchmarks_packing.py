@@ -10,8 +10,12 @@ import pytest
 from support.face_source import views, write_frames
 from support.ranks import run_script
 
-from benchmarks.pack_faces import summarise
+from benchmarks.pack_faces import our_stages, summarise
 from benchmarks.tables import scale_tables
+from packer import Recipe
+from packer.steps.encode import Encoder
+from packer.steps.faces.crop import FaceCutter
+from packer.steps.faces.search import FaceSearch
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 6
@@ -43,6 +47,13 @@ def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Pat
         beyond = turn[way]["s"] - turn[way]["start_s"]
         assert group[way]["frames_per_s_without_start"] == (turn[way]["frames"] / beyond if beyond > 0 else None)
         assert set(found["stages"][way]) == {"decode", "detect", "crop", "encode"}
+
+
+def test_stages_of_the_build_of_faces_are_measured(video: Path) -> None:
+    recipe = Recipe(preset="faces", every=2)
+    spent = our_stages(video, recipe, FaceSearch(recipe), FaceCutter(recipe), Encoder(recipe))
+    assert list(spent) == ["decode", "detect", "crop", "encode"]
+    assert min(spent.values()) > 0  # a face was cut
 
 
 @pytest.mark.slow
