@@ -13,7 +13,7 @@ import numpy as np
 
 from shardspec.codecs import codecs_of, image_types
 from shardspec.errors import Problems, SchemaError
-from shardspec.wording import did_you_mean, is_utf8, shorten
+from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -50,6 +50,18 @@ def describe_spellings(names: Iterable[str]) -> list[str]:
         f"{' and '.join(given)} are one class, {shorten(name)}: they differ only in their Unicode normalisation"
         for name, given in spellings.items()
         if len(given) > 1
+    ]
+
+
+def describe_similar_classes(names: Iterable[str]) -> list[str]:
+    """Describe each group of class names that differ only in case or blanks, and so may be one class by intention."""
+    similar: dict[str, list[str]] = {}
+    for name in names:
+        similar.setdefault("".join(name.split()).casefold(), []).append(name)
+    return [
+        f"the classes {quote_some(group)} differ only in case or blanks: if they are one class, spell them alike"
+        for group in similar.values()
+        if len(group) > 1
     ]
 
 

@@ -17,11 +17,11 @@ from packer.sources.tables.chunks import Chunk
 from shardspec.errors import UsageError
 from shardspec.fields import is_further_image
 from shardspec.schema import NO_CLASS, class_name
-from shardspec.typing.cells import BLANKS, CellTyper, is_no_number, keep_cells, spells_number
+from shardspec.typing.cells import BLANKS, CellTyper, is_missing, is_missing_word, keep_cells, spells_number
 from shardspec.typing.columns import ColumnTyper, Where
 from shardspec.typing.dates import plain_values
 from shardspec.typing.field_types import FieldType, is_image, settle_empty
-from shardspec.wording import LENGTH, cut, is_utf8, shorten
+from shardspec.wording import LENGTH, counted, cut, is_utf8, shorten
 
 ArrayType = tuple[Any, ...]
 """Type of the arrays made from lists: the dtype, and the sizes of all axes except the first."""
@@ -70,6 +70,8 @@ class SourceColumn:
         self._where = where
         self._is_label = is_label
         self._names: set[str] | None = set()
+        self._words = 0
+        self._first_word = 0, ""
         self._cells = CellTyper() if is_cells and wanted is None and self.field != "image" else None
         self._values = ColumnTyper()
         self._error: UsageError | None = None
@@ -86,17 +88,23 @@ class SourceColumn:
         return self._cells.kind if self._cells is not None else self._values.python_type
 
     def read(self, chunk: Chunk) -> Sequence[Any]:
-        """Return the values in some rows. A blank label counts as missing."""
+        """Return the values in some rows. A word that represents a missing value, or a blank label, becomes None or "".
+
+        With the requested type text, words are kept.
+        """
         missing = "" if self._is_cells else None
         values = chunk.column(self.name, missing)
         if not self._is_cells:
             values = plain_values(values)
-        if not self._is_label:
+        keeps = self._wanted == "text"
+        if not self._is_label and (keeps or self._is_cells):  # `_plain` finds the missing cells
             return values
-        return [missing if isinstance(value, str) and not value.strip() else value for value in values]
+        is_lost = _is_blank if keeps else is_missing if self._is_label else is_missing_word
+        return [missing if isinstance(value, str) and is_lost(value) else value for value in values]
 
     def scan(self, chunk: Chunk) -> None:
         values = self.read(chunk)
+        self._count_words(chunk)
         if self._cells is not None:
             self._cells.scan(values, chunk.first)
         elif self._error is None:
@@ -112,6 +120,16 @@ class SourceColumn:
             self._names.update(value.strip() for value in values if type(value) is str and value)
             if self._cells is not None and self._cells.kind is not str and len(self._names) > _NAMES_MAX:
                 self._names = None
+
+    def _count_words(self, chunk: Chunk) -> None:
+        """Count the words that represent a missing value."""
+        if self._wanted is not None:
+            return
+        given = enumerate(chunk.column(self.name), chunk.first)
+        words = [(row, value) for row, value in given if type(value) is str and is_missing_word(value)]
+        if words and not self._words:
+            self._first_word = words[0]
+        self._words += len(words)
 
     def _check(self, values: Sequence[Any], first: int) -> None:
         if self.field != "image" and _SIMPLE.issuperset(map(type, values)):
@@ -231,7 +249,19 @@ class SourceColumn:
 
     def notes(self) -> list[str]:
         """Return notes for the user about the settled column, one line each."""
-        return [note for note in (self._describe_texts(), self._describe_labels()) if note is not None]
+        found = (self._describe_texts() or self._describe_words(), self._describe_labels())
+        return [note for note in found if note is not None]
+
+    def _describe_words(self) -> str | None:
+        """Describe the words in a column of texts that represent missing values, and how to keep them."""
+        if not self._words or self.python_type not in (str, None):
+            return None
+        (row, word), option = self._first_word, shlex.quote(cut(self.name, LENGTH))
+        rejects = " (rows without a label are rejects)" if self._is_label else ""
+        return (
+            f"{self._place} counts {counted(self._words, 'word')} as missing, such as {shorten(word)} "
+            f"({self._where(row)}){rejects}: --text {option} keeps them as text"
+        )
 
     def _describe_labels(self) -> str | None:
         """Describe labels below the smallest valid one, if there are any."""
@@ -291,7 +321,7 @@ def column_types(recipe: Recipe) -> dict[str, str]:
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:
     """Convert the values of a column, from row `first` on, to a type of `TYPES`.
 
-    Missing values (None and NaN) become None. Unless the type is text, so do blank texts and the text NaN.
+    Missing values (None and NaN) become None. Unless the type is text, so do texts that represent a missing value.
 
     Raises
     ------
@@ -302,7 +332,7 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
     found = []
     for row, value in enumerate(values, first):
         missing = value is None or (isinstance(value, float) and math.isnan(value))
-        missing |= kind != "text" and isinstance(value, str) and is_no_number(value)
+        missing |= kind != "text" and isinstance(value, str) and is_missing(value)
         try:
             found.append(None if missing else one(value))
         except (TypeError, ValueError, OverflowError, RecursionError):
@@ -312,6 +342,10 @@ def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int]
                 found=shorten(value),
             ) from None
     return found
+
+
+def _is_blank(text: str) -> bool:
+    return not text.strip()
 
 
 def _as_text(value: Any) -> str:

@@ -18,7 +18,14 @@ _NUMBER = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?"
 _PLAIN = re.compile(rf"{_NUMBER}\Z")
 _PLAIN_AMONG_BLANKS = re.compile(rf"[{BLANKS}]*{_NUMBER}[{BLANKS}]*\Z")
 _ANY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
-_NO_NUMBERS = frozenset(("", "nan", "NaN", "NAN"))
+MISSING_WORDS = frozenset(
+    (
+        *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"),
+        *("N/A", "NA", "NAN", "NULL", "NaN", "None", "n/a", "nan", "null"),
+    )
+)
+"""Words that represent a missing value: those of ``pandas.read_csv``, and ``NAN``."""
+
 _TEXTS = 10_000
 """After this many texts, numbers are no longer counted if the column has hardly any."""
 
@@ -26,11 +33,13 @@ _TEXTS = 10_000
 class CellTyper:
     """Infers whether the cells of a column are integers, floats or texts. Cells are scanned in chunks.
 
-    Only numbers in their usual spelling count: 007, 1_0 and +1 are texts. An empty cell is a missing value. In a column
-    of numbers, blanks and NaN are missing values too.
+    Only numbers in their usual spelling count: 007, 1_0 and +1 are texts. A cell that is blank or a word of
+    `MISSING_WORDS` is a missing value.
 
     Attributes
     ----------
+    missing : bool
+        Whether a value is missing.
     first_text : tuple of int and str, or None
         Row and content of the first cell that is not a number, recorded only while the cell may be a mistake.
     """
@@ -39,7 +48,8 @@ class CellTyper:
         self.limits = NumberLimits()
         self.first_text: tuple[int, str] | None = None
         self._kind: type[Any] = int
-        self._has_values = self._has_nans = self._has_empty = False
+        self.missing = False
+        self._has_values = self._has_words = False
         self._numbers = self._texts = 0
         self._counts = True
 
@@ -48,20 +58,14 @@ class CellTyper:
         """Return the Python type of the cells so far: int, float or str."""
         return self._kind if self._has_values else str
 
-    @property
-    def missing(self) -> bool:
-        """True if a value is missing."""
-        return self._has_empty or (self._has_nans and self.kind is not str)
-
     def scan(self, cells: Sequence[str], first: int = 0) -> None:
         """Scan the next cells; the first one is in row `first`."""
         known = list(filter(None, cells))
-        self._has_empty |= len(known) < len(cells)
         numbers = None if self._kind is str else _PARSERS[self._kind](known)
-        if numbers is None and self._kind is not str:  # rare: look for what is missing
-            numeric = [cell for cell in known if not is_no_number(cell)]
-            self._has_nans |= len(numeric) < len(known)
-            known = numeric
+        if numbers is None:
+            given, known = known, [cell for cell in known if not is_missing(cell)]
+            self._has_words |= len(known) < len(given)
+        self.missing |= len(known) < len(cells)
         while numbers is None and self._kind is not str:
             numbers = _PARSERS[self._kind](known)
             if numbers is None:
@@ -77,11 +81,9 @@ class CellTyper:
     def parse(self, cells: Iterable[str]) -> list[Any]:
         """Return the cells as values of `kind`, with None for missing values."""
         kind = self.kind
-        if kind is str:
-            return keep_cells(cells)
-        if not self._has_nans:
+        if not self._has_words:
             return [kind(cell) if cell else None for cell in cells]
-        return [None if is_no_number(cell) else kind(cell) for cell in cells]
+        return [None if is_missing(cell) else kind(cell) for cell in cells]
 
     def to_arrays(self, cells: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]] | None:
         """Return the cells as 64-bit numbers, with a mask that is false for missing values.
@@ -93,7 +95,7 @@ class CellTyper:
         dtype: Any = np.int64 if self.kind is int else np.float64
         if not self.missing:
             return np.fromiter(map(self.kind, cells), dtype, len(cells)), np.ones(len(cells), np.bool_)
-        has_number = (lambda cell: not is_no_number(cell)) if self._has_nans else bool
+        has_number = (lambda cell: not is_missing(cell)) if self._has_words else bool
         valid = np.fromiter(map(has_number, cells), np.bool_, len(cells))
         values = np.zeros(len(cells), dtype)
         values[valid] = np.fromiter(map(self.kind, compress(cells, valid)), dtype)
@@ -108,8 +110,8 @@ class CellTyper:
         if not self._counts:
             return
         strange = list(filterfalse(_PLAIN.match, cells))
-        others = [cell for cell in strange if not is_no_number(cell) and not _PLAIN_AMONG_BLANKS.match(cell)]
-        self._numbers += len(cells) - len(others) - sum(map(is_no_number, strange))
+        others = [cell for cell in strange if not is_missing(cell) and not _PLAIN_AMONG_BLANKS.match(cell)]
+        self._numbers += len(cells) - len(others) - sum(map(is_missing, strange))
         self._texts += len(others)
         if others and self.first_text is None:
             self.first_text = first + cells.index(others[0]), others[0]
@@ -140,9 +142,15 @@ def keep_cells(cells: Iterable[str]) -> list[Any]:
     return [cell or None for cell in cells]
 
 
-def is_no_number(cell: str) -> bool:
-    """Return whether a cell is a missing number: only blanks, or one of the usual spellings of NaN."""
-    return cell.strip(BLANKS) in _NO_NUMBERS
+def is_missing(cell: str) -> bool:
+    """Return whether a cell is a missing value: blank, or a word that represents one."""
+    bare = cell.strip()
+    return not bare or bare in MISSING_WORDS
+
+
+def is_missing_word(text: str) -> bool:
+    """Return whether a text is a word that represents a missing value, with or without blanks around it."""
+    return text.strip() in MISSING_WORDS
 
 
 def spells_number(cell: str) -> bool:

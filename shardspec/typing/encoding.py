@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from shardspec.codecs import codec_for
 from shardspec.errors import CodecError, SchemaError, UsageError
-from shardspec.schema import NO_CLASS, Field, class_name, describe_spellings
+from shardspec.schema import NO_CLASS, Field, class_name, describe_similar_classes, describe_spellings
 from shardspec.typing.columns import ColumnTyper
 from shardspec.typing.field_types import LABEL, FieldType, common_shape, settle_empty
 from shardspec.typing.frames import Cells
@@ -95,7 +95,8 @@ def _classes(name: str, cells: Cells, known: Sequence[str]) -> EncodedColumn:
         numbers[class_name(text.strip())] if ok else NO_CLASS
         for text, ok in zip(cells.values, cells.valid, strict=True)
     ]
-    return EncodedColumn(field, np.array(values, np.int64), NO_CLASS, describe_spellings(sorted(names)))
+    notes = [*describe_spellings(sorted(names)), *describe_similar_classes(classes)]
+    return EncodedColumn(field, np.array(values, np.int64), NO_CLASS, notes)
 
 
 def _arrays(name: str, kind: FieldType, values: Sequence[Any], equal_lengths: bool, place: str) -> EncodedColumn:

@@ -28,7 +28,7 @@ from packer.workspace.disk_list import LazyMap
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
-from shardspec.schema import NO_CLASS
+from shardspec.schema import NO_CLASS, describe_similar_classes
 from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some, shorten
 
 _LEAST = 1000
@@ -87,7 +87,8 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = settle_classes(listing, recipe)
-    listing = replace(listing, notes=(*listing.notes, *_describe_contradictions(listing, recipe)))
+    similar = describe_similar_classes(listing.classes.get("label", ()))
+    listing = replace(listing, notes=(*listing.notes, *similar, *_describe_contradictions(listing, recipe)))
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     _check_library(listing.items[: recipe.limit], recipe)

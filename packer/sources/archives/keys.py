@@ -1,7 +1,7 @@
 """Read a list of item keys of an archive, with labels or further columns, from JSON, lines of text, or a table."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,13 @@ class KeyTable:
     rows: Mapping[str, Mapping[str, Any]]
 
     @classmethod
-    def read(cls, path: Path) -> "KeyTable":
+    def read(cls, path: Path, texts: Collection[str] = ()) -> "KeyTable":
         """Read a file by its suffix: ``.json``, ``.txt``, or a table.
+
+        Parameters
+        ----------
+        texts : collection of str
+            Columns whose cells stay texts.
 
         Raises
         ------
@@ -52,7 +57,7 @@ class KeyTable:
             elif suffix in _TEXT_SUFFIXES:
                 pairs = _read_lines(path)
             elif is_table(path):
-                pairs = _read_table(path)
+                pairs = _read_table(path, texts)
             else:
                 known = ", ".join(sorted([".json", *_TEXT_SUFFIXES, *TABLES]))
                 raise UsageError(option="keys", expected=f"a file {known}", found=path)
@@ -147,8 +152,8 @@ def _read_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return [(key.strip(), {"label": int(label) if numbers else label}) for key, label in cells]
 
 
-def _read_table(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    cells = read_cells(open_table(path).frame(_KEY_COLUMNS), str(path))
+def _read_table(path: Path, texts: Collection[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    cells = read_cells(open_table(path).frame({*_KEY_COLUMNS, *texts}), str(path))
     columns = {name: _plain(column) for name, column in cells.items()}
     rows = zip(*columns.values(), strict=True)
     return [_split_row(path, dict(zip(columns, row, strict=True))) for row in rows]

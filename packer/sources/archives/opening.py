@@ -190,7 +190,7 @@ def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignor
     """Return the source for archives below a folder, in the order of their paths' bytes."""
     paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
     archives = [Archive(_name(root, path), path) for path in paths]
-    keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys))
+    keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys), recipe.text)
     return ArchiveSource(kind, archives, column_types(recipe), keys, ignored, reads)
 
 

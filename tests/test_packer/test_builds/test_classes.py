@@ -55,6 +55,21 @@ def test_the_order_is_that_of_the_list(folders: Path, tmp_path: Path) -> None:
     assert "Traceback" not in again
 
 
+@pytest.mark.parametrize("from_folders", [True, False])
+def test_classes_that_differ_in_case_or_blanks_get_a_note(tmp_path: Path, from_folders: bool) -> None:
+    names = ["Real", "real", "half fake", "halffake", "fake"]
+    if from_folders:
+        source: Any = write_images(tmp_path / "in", [f"{name}/{place}.png" for place, name in enumerate(names)])
+    else:
+        source = rows_of(names)
+    made = build(source, tmp_path / "out", label_from="folder" if from_folders else "auto", **QUIET)
+    assert labels_of(tmp_path / "out")[0] == tuple(sorted(names))
+    similar = [note for note in made.notes if "differ only in case or blanks" in note]
+    assert len(similar) == 2
+    assert "'Real', 'real'" in similar[0]
+    assert "'half fake', 'halffake'" in similar[1]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -165,7 +165,7 @@ class TestCells:
             "underscores": ["1_0", "2_0", "3_0"],
             "spaces": [1, 2, None],
             "other_spaces": ["1\u00a0", "2", "3"],
-            "words": ["nan", "inf", " x"],
+            "words": [None, "inf", " x"],
             "large": [9007199254740993, 1, 2],
         }
 

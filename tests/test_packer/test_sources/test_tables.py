@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class TestTypes:
         assert "option text: was ['video', 'grade'], now ['video']" in done.stderr
 
     @pytest.mark.parametrize("chunk", [1, 4096])
-    def test_nan_is_missing_among_numbers_and_a_text_elsewhere(
+    def test_words_for_missing_values_are_texts_only_on_request(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
         monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
@@ -99,6 +100,7 @@ class TestTypes:
             "mixed": ["1", "NAN", "0.5"],
             "alone": ["nan", "nan", ""],
             "names": ["nan", "7", "Ann"],
+            "country": ["NA", "Chad", "  "],
             "asked": ["nan", "NaN", "1.0"],
             "kept": ["nan", "1", "2"],
             "label": ["nan", "4", "5"],
@@ -116,12 +118,73 @@ class TestTypes:
         assert found("floats") == [None, 0.5, -2.0]
         assert found("integers") == [1, None, 3]
         assert found("mixed") == [1.0, None, 0.5]
-        assert found("alone") == ["nan", "nan", None]
-        assert found("names") == ["nan", "7", "Ann"]
+        assert found("alone") == [None, None, None]
+        assert found("names") == [None, "7", "Ann"]
+        assert found("country") == [None, "Chad", None]
         assert found("asked") == [None, None, 1]
         assert found("kept") == ["nan", "1", "2"]
         assert open_dataset(tmp_path / "out").schema["label"].classes == ("4", "5", "nan")
         assert open_dataset(tmp_path / "out").schema["integers"].dtype == "<i8"
+
+    @pytest.mark.parametrize("source", ["t.csv", "t.tsv", "t.jsonl", "t.parquet", "rows", "paths", "sidecars", "k.csv"])
+    def test_words_for_missing_values_are_no_classes_in_any_source(self, tmp_path: Path, source: str) -> None:
+        """The words of ``pandas._libs.parsers.STR_NA_VALUES``, as pandas 3.1 has them, and a class on either side."""
+        words = "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null"
+        labels = ["fake", *words.split("|"), " nan ", "real"]
+        if source == "paths":  # a folder name has no /
+            labels = [label for label in labels if "/" not in label]
+        paths = [
+            f"{label}/{number}.png" if source == "paths" else f"{number}.png" for number, label in enumerate(labels)
+        ]
+        for path in paths:
+            write_image(tmp_path / "in" / path, IMAGE)
+        rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
+        place: Any = tmp_path / "in"
+        options: dict[str, Any] = {"max_rejects": 1.0}
+        if source == "rows":
+            place = [{**row, "path": str(tmp_path / "in" / row["path"])} for row in rows]
+            options["root"] = tmp_path / "in"
+        elif source == "paths":
+            options["fields_from_path"] = "{label}/*.png"
+        elif source == "sidecars":
+            options["sidecars"] = True
+            for row in rows:
+                (tmp_path / "in" / row["path"]).with_suffix(".json").write_text(json.dumps({"label": row["label"]}))
+        elif source == "k.csv":
+            place = tmp_path / "in.tar"
+            with tarfile.open(place, "w") as tar:
+                for path in paths:
+                    tar.add(tmp_path / "in" / path, path)
+            options["keys"] = str(write_csv(tmp_path / "k.csv", key=paths, label=labels))
+        else:
+            place = tmp_path / "in" / source
+            if source.endswith("parquet"):
+                pq.write_table(pa.Table.from_pylist(rows), place)
+            elif source.endswith("jsonl"):
+                place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            else:
+                mark = "\t" if source.endswith("tsv") else ","
+                place.write_text("\n".join(mark.join(row) for row in [("path", "label"), *map(dict.values, rows)]))
+        done = build(place, tmp_path / "out", **options, **QUIET)
+        ds = open_dataset(tmp_path / "out")
+        assert ds.classes == ("fake", "real")
+        assert sorted(ds.column("label").tolist()) == [0, 1]
+        assert done.counts.rejected_items == len(labels) - 2
+        kept = build(place, tmp_path / "kept", text="label", **options, **QUIET)
+        assert kept.counts.rejected_items == 0
+        assert open_dataset(tmp_path / "kept").classes == tuple(sorted({label.strip() for label in labels}))
+
+    def test_a_word_that_is_a_text_on_request_is_named(self, tmp_path: Path) -> None:
+        write_images(tmp_path, 3)
+        table = write_csv(
+            tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], country=["NA", "TD", "NA"], age=[1, "NA", 3]
+        )
+        done = run_packer("build", table, tmp_path / "out", "--json", "--quiet", "--label-from", "none")
+        (note,) = json.loads(done.stdout)["notes"]
+        assert "'country' counts 2 words as missing, such as 'NA' (line 2)" in note
+        assert "--text country" in note
+        assert run_packer("build", table, tmp_path / "kept", "--text", "country", "--label-from", "none", "--quiet")
+        assert values_of(tmp_path / "kept", "country") == ["NA", "TD", "NA"]
 
     @pytest.mark.parametrize("chunk", [1, 4096])
     def test_blanks_beside_numbers_and_names_of_columns_do_not_count(
@@ -158,7 +221,8 @@ class TestTypes:
         assert values_of(out, "note") == [" 7", "x", ""]
         assert [bool(valid) for valid in values_of(out, "good_valid")] == [False, True, True]
         assert values_of(out, "good")[1:] == [1, 2]
-        assert values_of(out, "bad") == ["1.5", "nan", "x"]
+        assert values_of(out, "bad") == ["1.5", "", "x"]
+        assert [bool(valid) for valid in values_of(out, "bad_valid")] == [True, False, True]
 
     @pytest.mark.parametrize("chunk", [1, 3, 4096])
     def test_cells_that_make_text_of_a_column_of_numbers_are_named(
@@ -168,7 +232,7 @@ class TestTypes:
         write_images(tmp_path, 4)
         columns = {
             "path": [f"{number}.png" for number in range(4)],
-            "label": ["10", "2", "n/a", "10"],
+            "label": ["10", "2", "?", "10"],
             "valence": ["0.5", "", "-1", "unknown "],
             "sign": ["+0.5", "1", "nan", "2"],
             "meant": ["1", "2", "3", "x"],
@@ -179,7 +243,7 @@ class TestTypes:
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("build", table, tmp_path / "out", "--text", "meant", "--json", "--quiet")
         assert json.loads(done.stdout)["notes"] == [
-            "column 'label' is class names: 3 of 4 cells are numbers, but not 'n/a' (line 4): correct or empty "
+            "column 'label' is class names: 3 of 4 cells are numbers, but not '?' (line 4): correct or empty "
             "such cells to get numbers (rows without a label are rejects), or keep the texts with --text label",
             "column 'valence' is text: 2 of 3 cells are numbers, but not 'unknown ' (line 5): correct or empty such "
             "cells to get numbers, or keep the texts with --text valence",
@@ -193,10 +257,10 @@ class TestTypes:
         write_images(tmp_path / "in", 3)
         out = tmp_path / "out"
         build(tmp_path / "in", out, **QUIET)
-        columns = {"key": values_of(out, "key"), "a": ["1", "2", "n/a"], "b": ["1", "x", "2"], "c": ["1", "", "2"]}
+        columns = {"key": values_of(out, "key"), "a": ["1", "2", "?"], "b": ["1", "x", "2"], "c": ["1", "", "2"]}
         table = write_csv(tmp_path / "t.csv", **columns)
         done = run_packer("add", out, table, "--fields", "a,c", "--allow-missing", "--quiet")
-        said = "column 'a' is text: 2 of 3 cells are numbers, but not 'n/a' (line 4): correct such cells, or empty them"
+        said = "column 'a' is text: 2 of 3 cells are numbers, but not '?' (line 4): correct such cells, or empty them"
         assert f"{said} with --allow-missing, to make it numbers\n" in done.stdout
         assert "'b'" not in done.stdout
         again = run_packer("add", out, table, "--fields", "a", "--replace", "--json", "--quiet")
