@@ -25,6 +25,7 @@ from packer.vision.decode.limits import (
     check_size,
     needing_memory,
     open_media,
+    raw_photograph,
 )
 from packer.vision.decode.orientation import UPRIGHT, exif_orientation, orient
 from packer.vision.media import FILE_TYPES, file_type
@@ -40,6 +41,7 @@ _WEBP_PIXEL_BYTES = 12
 _CODED_SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3
 _BOX_BYTES = 8  # length and type (ISO/IEC 14496-12, 4.2)
 _LARGE = 1  # in place of a length that follows the type in eight bytes
+_RAW = re.compile(rb"FUJIFILMCCD-RAW|II(?:RO|RS|U\0)|MMOR|FOVb|....ftypcrx ", re.DOTALL)  # RAF, ORF, RW2, X3F, CR3
 _HEAD_BYTES = 1 << 18  # examined before the rest of a file is read
 _CORRUPT = re.compile(r"Corrupt JPEG data|Premature end|[Ii]nconsistent progression|[Ii]nvalid progressive")
 _HARMLESS = "extraneous bytes before marker"
@@ -144,6 +146,8 @@ def _sniff(data: bytes) -> str:
     if not data:
         raise ImageError(expected="an image", found="an empty file")
     kind = file_type(data)
+    if kind is None and _RAW.match(data):
+        raise raw_photograph()
     if kind is None:
         raise ImageError(expected=f"an image ({', '.join(FILE_TYPES)})", found=f"a file that begins with {data[:12]!r}")
     return kind

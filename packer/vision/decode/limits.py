@@ -57,6 +57,15 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         )
 
 
+def raw_photograph() -> ImageError:
+    """Return the error about a raw photograph, which holds the values of a camera's sensor."""
+    return ImageError(
+        expected="an image",
+        found="a raw photograph (such as DNG, NEF, CR2 or ARW)",
+        hint="develop it first, for example into a TIFF of 16 bits",
+    )
+
+
 @contextmanager
 def needing_memory(kind: str, width: int, height: int) -> Iterator[None]:
     """Make a `MemoryError` raised inside say how much memory an image needs."""

@@ -25,6 +25,7 @@ from PIL import (
 )
 
 from packer.vision.decode.limits import ImageError, check_size, needing_memory
+from packer.vision.decode.tiff import select_main_image
 from shardspec.errors import MissingDependencyError
 from shardspec.registry import import_target
 
@@ -54,14 +55,13 @@ _PNG_METADATA = frozenset(
 _RAW_EXIF = b"Raw profile type exif\x00"
 _MOST_TEXT = 1 << 20  # bytes: the orientation comes first
 
+# libtiff decodes all TIFF files: Pillow's own decoder, for those that are not compressed, mixes up the bytes of 16-bit
+# samples in separate planes.
+TiffImagePlugin.READ_LIBTIFF = True
+
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262  # TIFF 6.0, section 8
 _WHITE_IS_ZERO = 0
 _DEEP_GREY = ("I;16", "I;16L", "I;16B", "I;16N")
-_REFUSED = {
-    "I": "32-bit or signed integers",
-    "F": "32-bit floats",
-    "LAB": "CIE L*a*b* colours",
-}
 
 
 def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], bytes]:
@@ -88,6 +88,8 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
     exif = b""
     if kind == "PNG":
         data, exif = _split_png(data)
+    elif kind == "TIFF":
+        data = select_main_image(data)
     open_image = _PLUGINS.get(kind) or _load_plugin(kind)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -190,17 +192,18 @@ def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:
     Raises
     ------
     ImageError
-        If the pixels are floats, signed or 32-bit integers, or L*a*b*: no range or matrix can be assumed for them.
+        If the pixels are L*a*b* colours, for which no matrix can be assumed.
     """
-    if image.mode in _REFUSED:
+    if image.mode == "LAB":
         raise ImageError(
-            expected="1 to 16 unsigned bits a channel",
-            found=f"{_REFUSED[image.mode]} (Pillow mode {image.mode}); convert the file by your own rule first",
+            expected="grey, RGB, YCbCr or CMYK", found="CIE L*a*b* colours; convert the file by your own rule first"
         )
     if image.mode in _DEEP_GREY:
         return _deep_grey(image)
     if bits > 8:
         image.info.pop("transparency", None)
+    elif image.mode == "L" and "transparency" in image.info:  # Pillow scales the pixels to 8 bits, but not their key
+        image.info["transparency"] = image.info["transparency"] * 255 // (2**bits - 1)
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         ground = Image.new("RGB", image.size, (255, 255, 255))

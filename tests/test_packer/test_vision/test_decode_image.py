@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pillow_heif
 import pytest
+import tifffile
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import AvifImagePlugin, Image, ImageOps, PngImagePlugin
@@ -372,6 +373,17 @@ def test_colour_keys_become_white_and_those_of_sixteen_bits_are_ignored():
     assert decode_image(content).image.tolist() == [[[0] * 3, [0x12] * 3]]
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_the_colour_key_of_a_grey_png_becomes_white(bits):
+    values = np.arange(1 << bits)
+    most = (1 << bits) - 1
+    packed = np.packbits(np.unpackbits(values.astype(np.uint8)[:, None], axis=1)[:, 8 - bits :])
+    for key in {0, most // 2, most}:
+        content = png(len(values), 1, bits, 0, b"\0" + packed.tobytes(), png_chunk(b"tRNS", struct.pack(">H", key)))
+        expected = np.where(values == key, 255, values * 255 // most)
+        assert decode_image(content).image[0, :, 0].tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("kind", ["GIF", "WebP", "PNG", "TIFF", "AVIF"])
 def test_of_several_images_the_first_counts(kind):
     first, second = Image.fromarray(PORTRAIT).quantize(64).convert("RGB"), Image.fromarray(255 - PORTRAIT)
@@ -401,10 +413,107 @@ def test_what_follows_a_jpegs_end_marker_is_not_kept(progressive, trailer):
     assert check_kept(content + trailer)[1] == content
 
 
-@pytest.mark.parametrize("image", [Image.new("F", (4, 4)), Image.new("I", (4, 4)), Image.new("LAB", (4, 4))])
-def test_pixels_without_a_rule_are_refused(image):
+def test_pixels_without_a_rule_are_refused():
+    with pytest.raises(ImageError, match="expected grey, RGB, YCbCr or CMYK, found CIE"):
+        decode_image(saved(Image.new("LAB", (4, 4)), "TIFF"))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u4", "f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize("colours", [1, 3])
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+def test_tiff_samples_without_a_rule_are_refused(dtype, colours, byteorder):
+    image = grey3(GREY).astype(dtype)[..., :colours].squeeze()
     with pytest.raises(ImageError, match="expected 1 to 16 unsigned bits"):
-        decode_image(saved(image, "TIFF"))
+        decode_image(tiff(image, photometric="rgb" if colours == 3 else "minisblack", byteorder=byteorder))
+
+
+def tiff(image, **options):
+    buffer = io.BytesIO()
+    tifffile.imwrite(buffer, image, **options)
+    return buffer.getvalue()
+
+
+DEEP = np.stack([RAMP16, RAMP16[::-1], RAMP16[:, ::-1]], axis=2)
+
+
+@pytest.mark.parametrize("tile", [None, (16, 32)])
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("compression", [None, "deflate"])
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+@pytest.mark.parametrize(
+    ("image", "photometric"),
+    [
+        pytest.param((DEEP >> 8).astype(np.uint8), "rgb", id="rgb8"),
+        pytest.param(DEEP, "rgb", id="rgb16"),
+        pytest.param(np.dstack([DEEP, np.full_like(RAMP16, 65535)]), "rgb", id="rgba16"),
+        pytest.param(np.dstack([DEEP, RAMP16.T.reshape(64, 128)]), "separated", id="cmyk16"),
+        pytest.param((np.dstack([DEEP, RAMP16]) >> 8).astype(np.uint8), "separated", id="cmyk8"),
+    ],
+)
+def test_a_tiff_has_the_pixels_that_were_written(image, photometric, planes, compression, byteorder, tile):
+    stored = np.ascontiguousarray(image.transpose(2, 0, 1)) if planes == "separate" else image
+    options = {"photometric": photometric, "planarconfig": planes, "byteorder": byteorder, "tile": tile}
+    if photometric == "rgb" and image.shape[2] == 4:
+        options["extrasamples"] = ["unassalpha"]
+    content = tiff(stored, compression=compression, **options)
+    high = image if image.dtype == np.uint8 else (image >> 8).astype(np.uint8)
+    if photometric == "separated":
+        ink = 255.0 - high
+        assert np.abs(decode_image(content).image - ink[..., :3] * ink[..., 3:] / 255).max() <= 0.51
+    else:
+        np.testing.assert_array_equal(decode_image(content).image, high[..., :3])
+
+
+@pytest.mark.parametrize(("byteorder", "bigtiff"), [("<", False), (">", False), ("<", True)])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_reduced_copy_that_comes_first_is_not_the_image(byteorder, bigtiff, is_nested):
+    buffer = io.BytesIO()
+    with tifffile.TiffWriter(buffer, bigtiff=bigtiff, byteorder=byteorder) as writer:
+        writer.write(PORTRAIT[::8, ::8], photometric="rgb", subfiletype=1, subifds=int(is_nested))
+        if not is_nested:
+            writer.write(GREY > 100, photometric="mask", subfiletype=4)
+        writer.write(PORTRAIT, photometric="rgb", subfiletype=0)
+        writer.write(255 - PORTRAIT, photometric="rgb", subfiletype=0)
+    expected = 255 - PORTRAIT if is_nested else PORTRAIT  # the next in the file's own list
+    np.testing.assert_array_equal(decode_image(buffer.getvalue()).image, expected)
+
+
+def test_a_tiff_of_reduced_copies_gives_the_first():
+    content = tiff(PORTRAIT, photometric="rgb", subfiletype=1)
+    np.testing.assert_array_equal(decode_image(content).image, PORTRAIT)
+
+
+@pytest.mark.parametrize("kind", ["preview", "list", "sensor", "linear"])
+def test_raw_photographs_are_refused(kind):
+    buffer = io.BytesIO()
+    preview = {"photometric": "rgb", "subfiletype": 1, "subifds": int(kind == "list")}
+    with tifffile.TiffWriter(buffer) as writer:
+        if kind != "sensor":
+            writer.write(PORTRAIT, **preview)
+        raw = (
+            {"image": DEEP, "photometric": "linear_raw"}
+            if kind == "linear"
+            else {"image": RAMP16, "photometric": "cfa"}
+        )
+        writer.write(raw.pop("image"), subfiletype=0, **raw)
+    with pytest.raises(ImageError, match="found a raw photograph"):
+        decode_image(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"II*\0\x10\0\0\0CR\2\0",
+        b"FUJIFILMCCD-RAW 0201",
+        b"IIRO\x08\0",
+        b"IIU\0\x18",
+        b"FOVb\3\0",
+        b"\0\0\0\x18ftypcrx \0",
+    ],
+)
+def test_raw_photographs_of_other_formats_are_named(head):
+    with pytest.raises(ImageError, match="found a raw photograph"):
+        decode_image(head + bytes(100))
 
 
 def bmp_with_masks():
