@@ -115,8 +115,8 @@ def add(
     dataset : path
         A packed dataset.
     table : path, or a table as for `readers.PackedDataset.join`
-        A file: Parquet, CSV, TSV or JSON lines. In Python also a mapping of arrays, a table of pandas, polars or
-        pyarrow, or rows.
+        A file: Parquet, CSV, TSV or JSON lines. In Python also a mapping of arrays, or a table of pandas, polars,
+        pyarrow or another library with Arrow's C stream interface.
     on : str or sequence of str
         The dataset's field to compare with the keys: ``"key"``, or another field of text or integers. A row of the
         table goes to all samples with the same value, such as a row per video to all its frames (``"source"``). Several

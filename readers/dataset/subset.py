@@ -58,8 +58,8 @@ class DivisibleDataset(WithParts["Subset"]):
 
         Parameters
         ----------
-        frame : mapping of str to array or list; pandas, polars or pyarrow table; or sequence of mappings (rows)
-            Scores, labels, texts, embeddings. A missing value is None, or NaN for a single number.
+        frame : mapping of str to array or list, or table with Arrow's C stream interface (pandas, polars, pyarrow, …)
+            Scores, labels, texts, embeddings. Tables need pyarrow (the extra ``parquet``). A missing value is None, or NaN for a single number.
         on : str or sequence of str
             The dataset's field to match with the keys: ``"key"``, or another field of text or integers. One row of the
             table goes to all samples with the same value, for example a row per video to its frames (``"source"``).

@@ -1,5 +1,6 @@
 """Read the columns of a table as numpy arrays or lists, with a mask of missing values."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,8 +9,11 @@ import numpy.typing as npt
 
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
-from shardspec.typing.dates import plain_arrow, plain_values
+from shardspec.typing.dates import ARROW_ERRORS, plain_arrow, plain_values
 from shardspec.wording import LONG, cut, shorten
+
+_INDEX = re.compile(r"__index_level_[0-9]+__\Z")
+"""Names under which pandas hands on an index without a name."""
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -33,7 +37,8 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
 
     Parameters
     ----------
-    frame : mapping of str to array, list or `Cells`; pandas, polars or pyarrow table; or sequence of mappings (rows)
+    frame : mapping of str to array, list or `Cells`; or a table with Arrow's C stream interface
+        Tables of pandas, polars, pyarrow and DuckDB have it. pyarrow reads them. The index of pandas is no column.
     what : str
         Name of the table in messages.
 
@@ -43,6 +48,8 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
         If `frame` is none of these, a column cannot be read, or the columns differ in length.
     """
     columns = {str(name): cells for name, cells in _columns(frame, what)}
+    if not columns:  # of JSON lines without rows, for example
+        raise UsageError(place=what, expected="a row for each key", found="no rows")
     lengths = {name: len(cells.valid) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         name, other = next(iter(lengths)), next(n for n in lengths if lengths[n] != next(iter(lengths.values())))
@@ -57,32 +64,28 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
 def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
     if isinstance(frame, Mapping):
         return [(name, _from_values(f"{what}: column {name!r}", values)) for name, values in frame.items()]
-    if callable(getattr(frame, "isna", None)) and hasattr(frame, "columns"):  # pandas
-        names = _distinct(list(frame.columns), what)
-        return [(name, _from_pandas(f"{what}: column {name!r}", frame[name])) for name in names]
-    if hasattr(frame, "__arrow_c_stream__"):  # pyarrow, polars and others
-        table = import_target("pyarrow:table", what=what, extra="parquet")(frame)
-        names = _distinct(table.column_names, what)
-        return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in names]
-    if isinstance(frame, Sequence) and not isinstance(frame, str | bytes):
-        if not frame:
-            raise UsageError(place=what, expected="a row for each key", found="no rows")
-        wrong = next((row for row in frame if not isinstance(row, Mapping)), None)
-        if wrong is None:
-            names = list(dict.fromkeys(name for row in frame for name in row))
-            return [(name, _from_list([row.get(name) for row in frame])) for name in names]
-        raise UsageError(place=what, expected="rows (mappings of column to value)", found=shorten(wrong))
-    raise UsageError(
-        place=what,
-        expected="a mapping of columns, a pandas, polars or pyarrow table, or rows",
-        found=type(frame).__name__,
-    )
-
-
-def _distinct(names: list[Any], what: str) -> list[Any]:
+    if not hasattr(frame, "__arrow_c_stream__"):
+        raise UsageError(
+            place=what,
+            expected="a mapping of columns, or a table of pandas, polars, pyarrow or another library of Arrow",
+            found=type(frame).__name__,
+        )
+    table = _import_arrow("table", frame, what)
+    names = [name for name in table.column_names if not _INDEX.match(name)]
     if len(set(names)) != len(names):
         raise UsageError(place=what, expected="every column once", found="one more than once", hint="rename it")
-    return names
+    return [(name, _read_arrow(f"{what}: column {name!r}", table[name])) for name in names]
+
+
+def _import_arrow(kind: str, values: Any, place: str) -> Any:
+    """Import a table (``"table"``) or a column (``"chunked_array"``) of another library into pyarrow."""
+    read = import_target(f"pyarrow:{kind}", what=place, extra="parquet")
+    try:
+        return read(values)
+    except (
+        ARROW_ERRORS
+    ) as error:  # only now does pandas make Arrow's columns, and some of its values have no type there
+        raise UsageError(f"cannot be read: {cut(str(error), LONG)}", place=place, hint="convert it") from error
 
 
 def _from_values(place: str, values: Any) -> Cells:
@@ -93,8 +96,8 @@ def _from_values(place: str, values: Any) -> Cells:
         raise UsageError(place=place, expected="an array or a list of values", found=shorten(values))
     if isinstance(values, list | tuple):
         return _from_list(values)
-    if callable(getattr(values, "isna", None)):
-        return _from_pandas(place, values)
+    if hasattr(values, "__arrow_c_stream__"):
+        return _read_arrow(place, _import_arrow("chunked_array", values, place))
     masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     try:
         array = np.asarray(values)
@@ -124,19 +127,6 @@ def _from_list(values: Sequence[Any]) -> Cells:
     plain = plain_values(values)
     missing = (value is None or (isinstance(value, float) and value != value) for value in plain)
     return Cells(plain, ~np.fromiter(missing, np.bool_, len(plain)))
-
-
-def _from_pandas(place: str, series: Any) -> Cells:
-    if getattr(series, "ndim", 1) != 1:
-        raise UsageError(place=place, expected="one column", found=f"{series.ndim} axes")
-    missing = np.asarray(series.isna(), np.bool_)
-    kind = getattr(series.dtype, "numpy_dtype", None)
-    if kind is not None and np.dtype(kind).kind in "biuf" and missing.any():  # a nullable type
-        values = np.zeros(len(missing), kind)
-        values[~missing] = series[~missing].to_numpy(dtype=kind)
-        return Cells(values, ~missing)
-    cells = _from_array(place, series.to_numpy())
-    return cells._replace(valid=cells.valid & ~missing)
 
 
 def _read_arrow(place: str, column: Any) -> Cells:

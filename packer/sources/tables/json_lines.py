@@ -44,8 +44,10 @@ class JsonLinesTable:
                     self._lines.append(number)
                 yield row
 
-    def frame(self, texts: Collection[str] = ()) -> list[dict[str, Any]]:
-        return list(self._rows())
+    def frame(self, texts: Collection[str] = ()) -> dict[str, list[Any]]:
+        rows = list(self._rows())
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
 
     def where(self, row: int) -> str:
         return self._lines.where(row)

@@ -190,7 +190,7 @@ def range_of(values: list[str]) -> list[int]:
     return list(range(len(values)))
 
 
-def test_tables_of_arrow_and_of_rows(root: Path) -> None:
+def test_tables_of_arrow(root: Path) -> None:
     ds, frame = open_dataset(root), frame_of(root)
     table = pa.table(
         {
@@ -200,7 +200,6 @@ def test_tables_of_arrow_and_of_rows(root: Path) -> None:
     )
     rows = np.array([1, 8])
     check(ds.join(table).read_batch(rows), [1, 8])
-    check(ds.join(table.to_pylist()).read_batch(rows), [1, 8])
     nulls = pa.table({"key": frame["key"], "x": pa.array([None, *range(ROWS - 1)], pa.int16())})
     marked = ds.join(nulls, allow_missing=True)
     assert marked.column("x").dtype == np.int16
@@ -209,6 +208,23 @@ def test_tables_of_arrow_and_of_rows(root: Path) -> None:
     assert times[0]["x"] == "1970-01-01T00:00:00"
 
 
+def test_a_mapping_may_hold_columns_of_any_library(root: Path) -> None:
+    class Series:
+        def __init__(self, values: Any) -> None:
+            self.values = values
+
+        def __len__(self) -> int:
+            return len(self.values)
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            return np.asarray(self.values, dtype)
+
+    ds, frame = open_dataset(root), frame_of(root)
+    joined = ds.join({"key": frame["key"], "x": Series(np.arange(ROWS, dtype="<i2"))})
+    assert joined.column("x").dtype == np.int16
+
+
+@pytest.mark.external
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_tables_of_pandas_and_polars(library: str, root: Path) -> None:
     frames = pytest.importorskip(library)
@@ -217,3 +233,20 @@ def test_tables_of_pandas_and_polars(library: str, root: Path) -> None:
     joined = ds.join(table)
     check(joined.read_batch(np.array([1, 8])), [1, 8])
     assert joined.column("score").dtype == np.float32
+
+
+@pytest.mark.external
+def test_what_pandas_alone_has(root: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    ds, frame = open_dataset(root), frame_of(root)
+    nullable = pandas.array([None, *range(ROWS - 1)], "Int16")
+    table = pandas.DataFrame({"key": frame["key"], "x": nullable, "kind": pandas.Categorical(["a", "b"] * (ROWS // 2))})
+    for joined in (ds.join(table, allow_missing=True), ds.join(dict(table.items()), allow_missing=True)):
+        assert joined.column("x").dtype.kind == "i"
+        assert np.flatnonzero(~joined.column("x_valid")).tolist() == [ROWS - 1]
+        assert set(joined.column("kind")) == {"a", "b"}
+    some = ds.join(table[table["x"] > 3], allow_missing=True)  # pandas hands on an index that has gaps
+    assert not any("index" in name for name in some.small_fields)
+    mixed = pandas.DataFrame({"key": frame["key"], "x": [1, "a"] * (ROWS // 2)})
+    with pytest.raises(UsageError, match="cannot be read"):
+        ds.join(mixed)
