@@ -1,10 +1,9 @@
 """``--dry-run``: plan a build, and estimate its time and size by packing a few items."""
 
-import random
+import itertools
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,18 +24,15 @@ from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing, Source
-from packer.sources.folders.frames import Frames
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources, check_steps
-from packer.vision.media import Medium
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
+from shardspec.columns import evenly
 from shardspec.wording import counted, cut
 
-TRIED_ITEMS = 4
-TRIED_STILLS, TRIED_SEQUENCES = 12, 6
-"""Most items to try of each kind and class, and of all images and all videos together. The number of choices has the
-same limits: all further kinds and classes share one."""
+TRIED_ITEMS = 12
+"""Items that are packed as a trial, at equal distances in the plan."""
 
 _QUICK_S = 0.5
 """If packing takes less time than this, it is repeated and timed again, so that slow first calls do not count."""
@@ -58,7 +54,7 @@ class Estimate(Result):
     tried_reason : str or None
         Reason of the first reject.
     samples : int
-        Estimated number of samples.
+        Estimated number of samples: those of the items tried, scaled by the number of items, like bytes and seconds.
     bytes : int
         Estimated encoded bytes of all samples. Until the shards are written, the parts take the same space again.
     seconds : float
@@ -132,7 +128,7 @@ def estimate(
     listener: ProgressListener,
     compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
 ) -> Estimate:
-    """Plan a build, and pack a few items of every kind and class into a temporary folder. Nothing is written to `out`.
+    """Plan a build, and pack a few items into a temporary folder. Nothing is written to `out`.
 
     Parameters
     ----------
@@ -150,33 +146,30 @@ def estimate(
     comparison = compare(listing, runtime)
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
-    sampler = _Sampler()
-    with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
-        plan, _ = make_plan(recipe, runtime, listing, observe=sampler.add)
-    choices = sampler.choices()
+    count = len(listing.items[: recipe.limit])
+    places, numbers, items = set(evenly(count, TRIED_ITEMS).tolist()), itertools.count(), list[Item]()
+
+    def take(item: Item) -> None:
+        if next(numbers) in places:
+            items.append(item)
+
+    with counted_stage(listener, "planning", count):
+        plan, _ = make_plan(recipe, runtime, listing, observe=take)
     workers = min(count_workers(options.workers, recipe.preset, len(plan.tasks)), max(1, len(plan.tasks)))
     resources = StepResources(decodes_ahead=has_core_to_spare(workers))
-    tried: list[_Tried] = []
-    samples = size = seconds = 0.0
-    with Stage(listener, "trying", sum(len(choice.items) for choice in choices), "items") as stage:
-        for choice in choices:
-            with tempfile.TemporaryDirectory() as folder:
-                found = _pack(choice.items, recipe, plan, Path(folder), functions, resources, stage)
-            tried.append(found)
-            # The number of frames of a video depends on its length, unless the recipe sets it.
-            factor = choice.factor if recipe.frames is not None else choice.factor_by_bytes
-            samples, size = samples + found.samples * factor, size + found.bytes * factor
-            seconds += found.seconds * choice.factor_by_bytes
+    with Stage(listener, "trying", len(items), "items") as stage, tempfile.TemporaryDirectory() as folder:
+        tried = _pack(items, recipe, plan, Path(folder), functions, resources, stage) if items else _Tried()
+    factor = count / max(1, len(items))
     free = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.exists())).free
     return Estimate(
         plan,
-        sum(one.items for one in tried),
-        sum(one.samples for one in tried),
-        sum(one.rejects for one in tried),
-        next((one.reason for one in tried if one.reason), None),
-        round(samples),
-        round(size),
-        seconds / workers,
+        tried.items,
+        tried.samples,
+        tried.rejects,
+        tried.reason,
+        round(tried.samples * factor),
+        round(tried.bytes * factor),
+        tried.seconds * factor / workers,
         workers,
         free,
         tuple(listing.notes),
@@ -194,70 +187,12 @@ def _show(value: Any) -> str:
 class _Tried(NamedTuple):
     """Result of packing a few items as a trial."""
 
-    items: int
-    samples: int
-    bytes: int
-    rejects: int
-    seconds: float
-    reason: str | None
-
-
-class _Sampler:
-    """Chooses items of every kind, folder and class: one choice for each, and one for those beyond the limits."""
-
-    def __init__(self) -> None:
-        self._choices: dict[tuple[Any, ...], _Choice] = {}
-
-    def add(self, item: Item) -> None:
-        """Add the next item of the plan. Its kind is its medium, its suffix, and whether the source rejected it."""
-        suffix = "" if isinstance(item.member, Frames) else item.name.rpartition(".")[2].lower()
-        folder, label = item.name.rpartition("/")[0], item.columns.get("label")
-        key: tuple[Any, ...] = (item.medium, suffix, item.reject is None, folder, label)
-        if key not in self._choices:
-            if sum(other[0] is item.medium for other in self._choices) >= _most(item.medium) - 1:
-                key = (item.medium,)
-            self._choices.setdefault(key, _Choice(item.medium))
-        self._choices[key].add(item)
-
-    def choices(self) -> list["_Choice"]:
-        """Return the choices. If a medium has many, each is a single item."""
-        media = Counter(key[0] for key in self._choices)
-        for (medium, *_), choice in self._choices.items():
-            del choice.items[max(1, _most(medium) // media[medium]) :]
-        return list(self._choices.values())
-
-
-def _most(medium: Medium) -> int:
-    return TRIED_SEQUENCES if medium.is_sequence else TRIED_STILLS
-
-
-class _Choice:
-    """A few items of one kind and class, chosen at random with a fixed seed (reservoir sampling, Vitter's algorithm R)."""
-
-    def __init__(self, medium: Medium) -> None:
-        self.items: list[Item] = []
-        self._is_sequence = medium.is_sequence
-        self._random = random.Random(0)  # noqa: S311 -- not a secret
-        self._of = self._bytes = 0
-
-    def add(self, item: Item) -> None:
-        """Add the next item of this kind and class."""
-        self._of += 1
-        self._bytes += item.bytes
-        if len(self.items) < TRIED_ITEMS:
-            self.items.append(item)
-        elif (place := self._random.randrange(self._of)) < TRIED_ITEMS:
-            self.items[place] = item
-
-    @property
-    def factor(self) -> float:
-        """The factor by which the results of the chosen items are scaled up to all items."""
-        return self._of / len(self.items)
-
-    @property
-    def factor_by_bytes(self) -> float:
-        """The same factor, where each video counts by its bytes. Images count equally."""
-        return self._bytes / max(1, sum(item.bytes for item in self.items)) if self._is_sequence else self.factor
+    items: int = 0
+    samples: int = 0
+    bytes: int = 0
+    rejects: int = 0
+    seconds: float = 0.0
+    reason: str | None = None
 
 
 def _pack(

@@ -317,7 +317,7 @@ def test_the_memory_of_planning_hardly_grows_with_the_items(
     assert (more - less) / (MANY - FEW) < MORE_BYTES.get(write.__name__, BYTES)
 
 
-def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> None:
+def test_the_estimate_tries_items_all_over_the_plan(tmp_path: Path) -> None:
     for folder, count in (("masks", 60), ("photos", 20)):
         (tmp_path / "in" / folder).mkdir(parents=True)
         for number in range(count):
@@ -327,9 +327,9 @@ def test_the_estimate_tries_items_of_every_folder_and_class(tmp_path: Path) -> N
             else:
                 cv2.imwrite(str(path), np.full((8, 8, 3), number, np.uint8))
     found = packer.dry_run(tmp_path / "in", tmp_path / "out", progress=False)
-    assert (found.samples, found.tried_items) == (20, 8)
+    assert (found.samples, found.tried_items) == (20, 12)
     labelled = packer.dry_run(tmp_path / "in", tmp_path / "out", label_from="folder", limit=70, progress=False)
-    assert labelled.samples == 10
+    assert 0 < labelled.samples < 20
 
 
 def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
