@@ -4,10 +4,12 @@
 image.
 """
 
+import struct
 import warnings
 import zlib
 from binascii import unhexlify
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from io import BytesIO
 
 import numpy as np
@@ -70,7 +72,7 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
     Returns
     -------
     pixels : ndarray, (H, W, 3), uint8
-        RGB as stored; for HEIC and TIFF upright.
+        RGB as stored; for HEIC and TIFF upright. AVIF and HEIC are cropped as the file says.
     exif : bytes
         The image's EXIF block; empty if it has none, and for HEIC and TIFF.
 
@@ -105,6 +107,8 @@ def decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArr
                     raise
                 check_size(*image.size, max_pixels)  # a HEIC's header need not tell the size of its coded image
                 pixels = to_rgb(image, bits=data[24] if kind == "PNG" else 8)  # its header gives the depth at byte 24
+            if kind == "AVIF":
+                pixels = _crop_avif(pixels, data)
             return pixels, b"" if kind in _UPRIGHT else exif or image.info.get("exif", b"")
 
 
@@ -170,6 +174,54 @@ def _read_raw_profile(text: bytes, *, packed: bool) -> bytes:
         return unhexlify(digits[: len(digits) // 2 * 2])
     except (zlib.error, ValueError):
         return b""
+
+
+def _crop_avif(pixels: npt.NDArray[np.uint8], data: bytes) -> npt.NDArray[np.uint8]:
+    """Crop an image to the clean aperture of its file (ISO/IEC 14496-12, 12.1.4), which Pillow ignores.
+
+    As by libavif, an aperture is ignored if it is no part of the image or does not begin and end between pixels.
+    """
+    height, width = pixels.shape[:2]
+    for clean in _properties(data, b"clap"):
+        numbers = struct.unpack_from(">IIIIiIiI", clean)
+        if 0 in numbers[1::2]:
+            continue
+        wide, high, right, below = (Fraction(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True))
+        left, top = right + (width - wide) / 2, below + (height - high) / 2
+        edges = left, left + wide, top, top + high
+        x, x_end, y, y_end = map(int, edges)
+        if edges == (x, x_end, y, y_end) and 0 <= x < x_end <= width and 0 <= y < y_end <= height:
+            return np.ascontiguousarray(pixels[y:y_end, x:x_end])
+    return pixels
+
+
+def _properties(data: bytes, kind: bytes) -> Iterator[bytes]:
+    """Yield the properties of a kind of the main image of a HEIF file (ISO/IEC 23008-12, 9.3)."""
+    meta = [box for name, box in _boxes(data) if name == b"meta"]
+    inside = dict(_boxes(meta[0][4:])) if meta else {}
+    shared = dict(_boxes(inside.get(b"iprp", b"")))
+    properties = list(_boxes(shared.get(b"ipco", b"")))
+    main, table = inside.get(b"pitm", b""), BytesIO(shared.get(b"ipma", b""))
+    version, *_, flags = table.read(4) or b"\0"
+    wide = 4 if version else 2, 2 if flags & 1 else 1
+    for _ in range(int.from_bytes(table.read(4))):
+        item, count = table.read(wide[0]), int.from_bytes(table.read(1))
+        indices = [table.read(wide[1]) for _ in range(count)]
+        if int.from_bytes(item) == int.from_bytes(main[4:]):
+            places = {int.from_bytes(index) & (1 << 8 * wide[1] - 1) - 1 for index in indices}  # without "essential"
+            yield from (value for place, (name, value) in enumerate(properties, 1) if name == kind and place in places)
+
+
+def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the names and contents of the boxes in a part of a HEIF file (ISO/IEC 14496-12, 4.2)."""
+    at = 0
+    while at + 8 <= len(data):
+        size, begin = int.from_bytes(data[at : at + 4]), at + 8
+        if size == 1:
+            size, begin = int.from_bytes(data[at + 8 : at + 16]), at + 16
+        stop = at + size if size else len(data)
+        yield data[at + 4 : at + 8], data[begin:stop]
+        at = max(stop, begin)
 
 
 def to_rgb(image: Image.Image, *, bits: int = 8) -> npt.NDArray[np.uint8]:

@@ -230,6 +230,32 @@ def test_avif_and_heic(layers):
         assert picture.kept is None
 
 
+def cropped_avif(pixels, left, top, width, height):
+    """An AVIF with a clean aperture, in the place of a colour profile of the same size."""
+    content = saved(pixels, "AVIF", quality=100, subsampling="4:4:4", icc_profile=bytes(28))
+    rows, columns = pixels.shape[:2]
+    middle = (2 * left + width - columns, 2, 2 * top + height - rows, 2)
+    content = content.replace(b"colrprof" + bytes(28), b"clap" + struct.pack(">8i", width, 1, height, 1, *middle))
+    fourth = content.index(b"ipma") + 18  # of the properties of the image
+    assert content[fourth] == 4
+    return content[:fourth] + b"\x84" + content[fourth + 1 :]  # essential
+
+
+@pytest.mark.parametrize("crop", [(10, 4, 20, 17), (0, 0, 64, 48), (63, 47, 1, 1)])
+def test_an_avif_is_cropped_as_its_file_says(crop):
+    pixels = np.kron(np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
+    left, top, width, height = crop
+    decoded = decode_image(cropped_avif(pixels, *crop)).image
+    assert decoded.shape == (height, width, 3)
+    assert abs_difference(decoded, pixels[top : top + height, left : left + width]) <= 3
+
+
+@pytest.mark.parametrize("crop", [(60, 4, 20, 17), (-2, 0, 20, 20), (0, 0, 0, 20)])
+def test_a_crop_outside_of_an_avif_is_ignored(crop):
+    pixels = np.full((48, 64, 3), 90, np.uint8)
+    assert decode_image(cropped_avif(pixels, *crop)).image.shape == (48, 64, 3)
+
+
 def test_a_pillow_without_avif_is_no_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
     monkeypatch.setattr(rgb, "_PLUGINS", {})
