@@ -1,8 +1,11 @@
 """The sound of a video: mono, 16 bits, at any rate, read forwards in pieces; memory does not grow with its length."""
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import chain, repeat
+from statistics import median_low
 
 import av
 import numpy as np
@@ -20,18 +23,19 @@ from shardspec.wording import counted
 
 Samples = npt.NDArray[np.int16]
 
-_JITTER = Fraction(
-    1, 100
-)  # seconds: timestamps of containers are rounded to milliseconds, and some recorders' jitter by a few
+# Seconds: timestamps of containers are rounded to milliseconds, and some recorders' jitter by a few.
+_JITTER = Fraction(1, 100)
+_LASTING = 16  # frames; a shift that lasts for so many frames is no jitter
+_SHIFT = Fraction(1, 1000)  # seconds; no smaller shift is looked for
 
 
 class AudioReader:
     """Reads the sound of a video forwards. Sample 0 is at the time of the first frame.
 
-    Decoded frames are placed by their timestamps. If a timestamp is later than the end of the previous frame by more
-    than half a frame and 10 ms, the gap is filled with silence. If it is earlier by more than that, the overlapping
-    samples are dropped. Smaller differences are rounding errors, and the frames are joined. libav cuts the encoder's
-    delay at the beginning; the padding at the end is cut by the duration in MP4 and MOV files.
+    A decoded frame begins where the previous one ends, unless its timestamp differs by more than half a frame and 10
+    ms, or all timestamps from there on are shifted by more than they scatter. A gap is filled with silence, and
+    overlapping samples are dropped. libav cuts the encoder's delay at the beginning; the padding at the end is cut by
+    the duration in MP4 and MOV files.
 
     Use a reader in one thread at a time, and call `close` at the end.
 
@@ -122,19 +126,15 @@ class AudioReader:
         resampler: AudioResampler | None = None
         form: tuple[str, str, int] | None = None
         at, expected = 0, Fraction(self._origin)
-        for frame in self._decoded(stream):
-            begin = expected if frame.pts is None else Fraction(frame.pts * (frame.time_base or 1))
-            duration = Fraction(frame.samples, frame.sample_rate)
-            if resampler is not None and abs(begin - expected) <= max(duration / 2, _JITTER):
-                begin = expected
+        for frame, begin in self._timed(stream):
             found = (frame.format.name, frame.layout.name, frame.sample_rate)
             if resampler is None or begin != expected or found != form:
                 if resampler is not None:
                     yield at, _samples(resampler.resample(None))
                     self._count_gap(expected, begin)
                 resampler, form = AudioResampler("s16", "mono", self._rate), found
-                at, expected = self._sample(begin), begin
-            expected += duration
+                at = self._sample(begin)
+            expected = begin + Fraction(frame.samples, frame.sample_rate)
             frame.pts = None
             samples = _samples(resampler.resample(frame))
             yield at, samples
@@ -143,10 +143,28 @@ class AudioReader:
             yield at, _samples(resampler.resample(None))
 
     def _count_gap(self, end: Fraction, begin: Fraction) -> None:
+        end = max(end, Fraction(self._origin))  # what is missing before the first frame is of no use
         if begin > end:
             self._first_gap_s = self._first_gap_s if self._gaps else float(end) - self._origin
             self._gaps += 1
             self._gaps_s += float(begin - end)
+
+    def _timed(self, stream: AudioStream) -> Iterator[tuple[AudioFrame, Fraction]]:
+        """Yield the decoded frames and the seconds at which they begin."""
+        ahead: deque[tuple[AudioFrame, Fraction, Fraction]] = deque()
+        before: deque[Fraction] = deque(maxlen=_LASTING)
+        length, late, shift = Fraction(0), Fraction(self._origin), Fraction(0)
+        for frame in chain(self._decoded(stream), repeat(None, _LASTING)):
+            if frame is not None:
+                if frame.pts is not None:
+                    late = Fraction(frame.pts * (frame.time_base or 1)) - length
+                ahead.append((frame, length, late))
+                length += Fraction(frame.samples, frame.sample_rate)
+            if ahead and (frame is None or len(ahead) == _LASTING):
+                shift = _shift(shift, before, ahead)
+                first, begin, late_by = ahead.popleft()
+                before.append(late_by)
+                yield first, begin + shift
 
     def _decoded(self, stream: AudioStream) -> Iterator[AudioFrame]:
         """Yield the decoded frames. A packet that does not decode is left out and counted."""
@@ -173,3 +191,20 @@ class AudioReader:
 def _samples(frames: list[AudioFrame]) -> Samples:
     parts = [np.asarray(frame.to_ndarray()[0], np.int16) for frame in frames]
     return np.concatenate(parts) if parts else np.empty(0, np.int16)
+
+
+def _shift(shift: Fraction, before: deque[Fraction], ahead: deque[tuple[AudioFrame, Fraction, Fraction]]) -> Fraction:
+    """Return the shift of the first frame ahead, given that of the frame before it.
+
+    A shift is the time at which a frame begins, without the length of all frames before. `before` and `ahead` hold
+    those that the timestamps of neighbouring frames say.
+    """
+    frame, _, own = ahead[0]
+    if not before or abs(own - shift) > max(Fraction(frame.samples, 2 * frame.sample_rate), _JITTER):
+        return own
+    if abs(own - before[-1]) <= _SHIFT:
+        return shift
+    after = [late for *_, late in ahead]
+    scatter = max(max(before) - min(before), max(after) - min(after), _SHIFT)
+    lasts = max(min(after) - max(before), min(before) - max(after)) > scatter
+    return median_low(after) if lasts else shift

@@ -1,6 +1,7 @@
 """``--audio``: the sound of the frames of videos."""
 
 import json
+import random
 import tarfile
 from collections.abc import Sequence
 from fractions import Fraction
@@ -156,6 +157,54 @@ def test_a_gap_is_filled_and_reported(tmp_path: Path) -> None:
     (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
     assert line["kind"] == "damage"
     assert line["reason"] == "sound: 1 gap of 0.250 s filled with zeros, the first 0.250 s after the first frame"
+
+
+def shift_sound(source: Path, target: Path, by: float, jitter: float = 0.0) -> Path:
+    """A copy whose sound is later from 0.5 s on, in seconds, and whose timestamps are inexact."""
+    draw = random.Random(0)
+    with av.open(str(source)) as whole, av.open(str(target), "w") as output:
+        copies = {stream.index: output.add_stream_from_template(stream) for stream in whole.streams}
+        for packet in whole.demux():
+            if packet.size:
+                if packet.stream.type == "audio" and packet.pts > 0:
+                    late = (by if packet.pts * packet.time_base >= 0.5 else 0) + draw.uniform(-jitter, jitter)
+                    packet.pts = packet.dts = packet.pts + round(late / packet.time_base)
+                packet.stream = copies[packet.stream.index]
+                output.mux(packet)
+    return target
+
+
+@pytest.mark.parametrize("by", [0.003, 0.008, -0.008])
+@pytest.mark.parametrize(("suffix", "codec"), [(".mp4", "aac"), (".mkv", "aac"), (".mkv", "pcm_s16le")])
+def test_a_shift_of_less_than_a_frame_of_sound_is_followed(tmp_path: Path, suffix: str, codec: str, by: float) -> None:
+    source = write_talk(tmp_path / f"v{suffix}", codec=codec)
+    (tmp_path / "in").mkdir()
+    shift_sound(source, tmp_path / "in" / f"v{suffix}", by)
+    found = joined(build(tmp_path / "in", tmp_path / "out"))
+    assert abs(np.abs(found.astype(np.int64)).argmax() - (CLICK_S + by) * RATE) <= RATE // 1000
+    assert ("1 gap of" in str(read_jsonl(Layout(tmp_path / "out").rejects))) == (by > 0)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_inexact_timestamps_do_not_cut_the_sound(tmp_path: Path, suffix: str) -> None:
+    source = write_talk(tmp_path / f"v{suffix}")
+    (tmp_path / "in").mkdir()
+    shift_sound(source, tmp_path / "in" / f"v{suffix}", 0, jitter=0.006)
+    found = joined(build(tmp_path / "in", tmp_path / "out"))
+    assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
+    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+
+
+@pytest.mark.parametrize("options", [{"movflags": "frag_keyframe+empty_moov"}, {"use_editlist": "0"}])
+def test_sound_that_begins_before_the_video_is_no_damage(tmp_path: Path, options: dict[str, str]) -> None:
+    path = write_talk(tmp_path / "in" / "v.mp4", options=options)
+    with av.open(str(path)) as container:
+        begin = next(container.decode(video=0)).time
+    assert begin is not None
+    assert begin > 0
+    samples = build(tmp_path / "in", tmp_path / "out", resample_fps=25.0)
+    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+    assert all(valid(samples)[:48])
 
 
 def test_damaged_sound_is_reported_and_the_same_each_time(tmp_path: Path) -> None:
