@@ -23,7 +23,7 @@ class BuildTotals:
 
     Attributes
     ----------
-    refilled, broken_tracks, unused_boxes
+    refilled, broken_tracks, unused_boxes, wide_colours
         See `packer.builds.result.BuildResult`.
     mended : int
         Items that were rejected before and were packed by a retry.
@@ -35,6 +35,7 @@ class BuildTotals:
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
+    wide_colours: Mapping[str, int] | None = None
     mended: int = 0
     left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -46,6 +47,7 @@ class BuildTotals:
             refilled=reports.refilled if recipe.refill else None,
             broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
             unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
+            wide_colours=dict(sorted(reports.wide_colours.items())) or None,
             mended=reports.mended,
             left={str(number): dict(counts) for number, counts in reports.left.items()},
         )

@@ -96,6 +96,8 @@ class ReportWriter:
         Broken tracks of the items that are not rejected.
     unused_boxes : int
         Boxes for frames that were not sampled, of the items that are not rejected.
+    wide_colours : Counter
+        Videos that are not rejected, by the HDR or wide-gamut standard of their colours.
     """
 
     def __init__(self, rejects: Path, items: Path, base: "BaseReports | None" = None) -> None:
@@ -108,6 +110,7 @@ class ReportWriter:
         self.refilled = 0
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
+        self.wide_colours: Counter[str] = Counter()
 
     @property
     def left(self) -> dict[int, Counter[str]]:
@@ -173,6 +176,8 @@ class ReportWriter:
         self._counts["progressive_jpegs"] += report.progressive
         self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
+        if report.wide_colours is not None and packed:
+            self.wide_colours[report.wide_colours] += 1
         if report.followed or report.lost:
             self._add_tracks(report)
         line: dict[str, Any] = {"item": report.name, "state": "packed" if packed else "rejected"}

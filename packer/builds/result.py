@@ -18,8 +18,8 @@ from shardspec.wording import counted, program
 class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
-    If the dataset was finished before the call, the attributes `refilled`, `broken_tracks` and `unused_boxes` are
-    None.
+    If the dataset was finished before the call, the attributes `refilled`, `broken_tracks`, `unused_boxes` and
+    `wide_colours` are None.
 
     Attributes
     ----------
@@ -29,6 +29,8 @@ class BuildResult(JobResult):
         Videos that lost frames because their tracks broke; None if the recipe chooses no track.
     unused_boxes : int or None
         Boxes of packed items for frames that were not sampled or could not be read; None if the recipe has no boxes.
+    wide_colours : mapping of str to int, or None
+        Number of videos by the HDR or wide-gamut standard of their colours; None if there are no such videos.
     growth : Growth or None
         In an update, how the source compares with the dataset; None for a new dataset.
     notes : tuple of str
@@ -40,6 +42,7 @@ class BuildResult(JobResult):
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
+    wide_colours: Mapping[str, int] | None = None
     growth: Growth | None = None
     notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -47,14 +50,15 @@ class BuildResult(JobResult):
     def describe(self) -> str:
         """Return the result as text for the user, with remarks about frames, tracks, boxes and JPEGs, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}"
+        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_colours()}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {"refilled": self.refilled, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
         grown = {} if self.growth is None else {"update": self.growth.to_json()}
-        return {**self.counts.to_json(), **more, **grown, "notes": self.notes, "changed": self.changed}
+        wide = {"wide_colours": self.wide_colours}
+        return {**self.counts.to_json(), **more, **wide, **grown, "notes": self.notes, "changed": self.changed}
 
     def _done_again(self) -> str:
         return f"{', '.join(self.changed)} changed" if self.changed else super()._done_again()
@@ -114,6 +118,16 @@ class BuildResult(JobResult):
         return (
             f"\n{count} of {images} are progressive JPEGs, which take about three times as long to decode in every epoch "
             "as baseline JPEGs; --progressive baseline converts them without loss"
+        )
+
+    def _describe_colours(self) -> str:
+        if not self.wide_colours:
+            return ""
+        videos = counted(sum(self.wide_colours.values()), "video")
+        kinds = ", ".join(f"{count} in {name}" for name, count in self.wide_colours.items())
+        return (
+            f"\n{videos} with HDR or wide-gamut colours ({kinds}), which are packed as stored and look pale: "
+            "convert them to BT.709 first if the others are ordinary videos"
         )
 
     @property

@@ -249,6 +249,11 @@ class FramesReader:
             return None
         return f"{counted(self._damaged, 'frame')} left out, the first is {self._first_damage}"
 
+    @property
+    def wide_colours(self) -> None:
+        """The name of an HDR or wide-gamut standard; always None, since profiles of images are ignored."""
+        return None
+
     def close(self) -> None:
         """Do nothing: no file stays open."""
 

@@ -169,6 +169,7 @@ def _frames(
                 known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
                 place = {"frame": frame.index, "time": frame.time, "frame_position": frame.position}
                 yield {**sample, **place, "image": frame.image, **sound.fields(video, frame), **known}
+            report.wide_colours = video.wide_colours
             if video.damage is not None:
                 report.add_damage(video.damage)
             sound.finish(report)

@@ -34,6 +34,8 @@ class ItemReport:
         Number of the followed faces that start a new track.
     unused_boxes : int
         Number of given boxes for frames that were not sampled, or could not be read.
+    wide_colours : str or None
+        The standard of a video's colours, if it is HDR or has a wide gamut.
     damage : str or None
         Describes what could not be read or cut.
     empty : bool
@@ -55,6 +57,7 @@ class ItemReport:
     followed: int = 0
     lost: int = 0
     unused_boxes: int = 0
+    wide_colours: str | None = None
     damage: str | None = None
     empty: bool = False
     step: str | None = None

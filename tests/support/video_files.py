@@ -24,6 +24,8 @@ def write_video(
     options=None,
     pixels="yuv420p",
     matrix=None,
+    primaries=None,
+    transfer=None,
     full_range=False,
     container=None,
     stamps=None,
@@ -45,6 +47,10 @@ def write_video(
         stream.codec_context.time_base = unit
         if matrix is not None:
             stream.codec_context.colorspace = matrix
+        if primaries is not None:
+            stream.codec_context.color_primaries = primaries
+        if transfer is not None:
+            stream.codec_context.color_trc = transfer
         if full_range:
             stream.codec_context.color_range = 2
         if rotation is not None:

@@ -36,6 +36,9 @@ class VideoReader:
         Number of frames in the file that are known so far.
     frames_read : int
         Number of frames that were returned or skipped.
+    wide_colours : str or None
+        The standard of the colours, if it is HDR or has a wide gamut; known once a frame was returned. Such colours are
+        not mapped.
     damage : str or None
         Why frames that the sampling asks for are missing, or the file is shorter than it announces; complete once the
         iteration has ended. Frames that are or may be damaged are left out: those that do not decode, and those decoded
@@ -61,6 +64,7 @@ class VideoReader:
         self._first = 0
         self.frames_seen = self._timeline.count
         self.frames_read = 0
+        self.wide_colours: str | None = None
 
     @property
     def duration(self) -> float:
@@ -82,6 +86,7 @@ class VideoReader:
     def sampled(self) -> tuple[int, ...] | None:
         """Index of the frame of each sample, rising; None if they are known only once the frames are decoded.
 
+        With `Sampling.keyframes`, of each frame that is marked as a keyframe; some may refer to others and be no samples.
         `Sampling.resample_fps` may repeat an index.
         """
         return self._decoding.sampled()
@@ -113,6 +118,7 @@ class VideoReader:
     def __iter__(self) -> Iterator[VideoFrame]:
         for taken in self._decoding.frames():
             self.frames_read += 1
+            self.wide_colours = self.wide_colours or wide_colours(taken.frame)
             if taken.index < self._first:
                 continue
             image = self._to_rgb(taken.frame)
@@ -123,6 +129,16 @@ class VideoReader:
             raise VideoError(
                 expected="at least one frame", found="none that is whole", hint=self.damage or "no keyframe"
             )
+
+
+# Values of ISO/IEC 23091-2, as libav's enumerations have them.
+_HDR = {16: "HDR (PQ)", 18: "HDR (HLG)"}  # transfer characteristics
+_WIDE_GAMUT = {9: "BT.2020", 11: "DCI-P3", 12: "Display P3"}  # colour primaries
+
+
+def wide_colours(frame: LibavFrame) -> str | None:
+    """Return the name of a frame's colour standard if it is HDR or has a wide gamut."""
+    return _HDR.get(frame.color_trc) or _WIDE_GAMUT.get(frame.color_primaries)
 
 
 _MATRIX = struct.Struct("=9i")  # libavutil/display.h: a b u c d v x y w, in 16.16 and 2.30 fixed point
