@@ -1,8 +1,10 @@
 """Decode a video's sampled frames: which packets are decoded, skipped, or left out because of damage."""
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Literal
 
 import av
@@ -13,10 +15,10 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from packer.vision.decode.decoder_log import decoder_errors
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import NearestTicks, Sampling, Span
 from packer.vision.decode.timeline import Timeline
-from packer.vision.decode.uninitialized import FrameMemory
 from packer.vision.faults import may_pass
 from shardspec.errors import system_reason
 from shardspec.wording import counted
@@ -24,7 +26,15 @@ from shardspec.wording import counted
 # Codecs whose bitstream marks frames to which no other refers (H.264's nal_ref_idc 0), so that skipping them changes
 # nothing. HEVC marks them only within a temporal layer.
 _MARKS_NON_REFERENCE = frozenset({"h264"})
-_Skip = Literal["DEFAULT", "NONREF", "NONKEY"]  # libavcodec's AVDiscard
+# Decoders that return a frame in spite of an error in it, and only log the error. They return a frame with its packet.
+_ONLY_LOG_ERRORS = frozenset(
+    {
+        *("cinepak", "ffv1", "flashsv", "flv1", "gif", "h261", "h263", "msmpeg4v2", "msmpeg4v3", "msvideo1"),
+        *("qtrle", "snow", "wmv1", "wmv2", "zmbv"),
+    }
+)
+_STAMPS_AHEAD = 8  # timestamps that are compared with one, to find a wrong one
+_Skip = Literal["DEFAULT", "NONREF"]  # libavcodec's AVDiscard
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class SampleDecoder:
         self._stream = stream
         self._timeline = timeline
         self._sampling = sampling
-        self._memory = FrameMemory(stream.codec_context)
+        self._logs = stream.codec.canonical_name in _ONLY_LOG_ERRORS
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []
@@ -79,12 +89,16 @@ class SampleDecoder:
 
     def frames(self) -> Iterator[TakenFrame]:
         """Yield the sampled frames in order."""
-        yield from self._by_timeline() if self._timeline.exact else self._by_counting()
+        timeline, sampling = self._timeline, self._sampling
+        yield from self._by_timeline() if timeline.exact and not sampling.keyframes else self._by_counting()
         if self._failures:
             self.problems.append(f"{counted(self._failures, 'packet')} did not decode: {self._failure}")
 
     def sampled(self) -> tuple[int, ...] | None:
-        """Return the index of the frame of each sample, None if they are known only once the frames are decoded."""
+        """Return the index of the frame of each sample, None if they are known only once the frames are decoded.
+
+        Some frames that are marked as keyframes may yield no sample (`_keyframes`).
+        """
         taken = self._taken()
         return None if taken is None else tuple(np.repeat(np.arange(len(taken)), taken).tolist())
 
@@ -146,21 +160,20 @@ class SampleDecoder:
                 index = timeline.index(frame.pts)
                 if index is None:  # the packet was to be discarded, or its timestamp was changed on the way
                     continue
-                if self._is_damaged(frame):
+                # With intra refresh, the container marks frames as keyframes that refer to others.
+                refers = timeline.keys[index] and not frame.key_frame and index > 0
+                if frame.is_corrupt or (refers and trust.doubted(index - 1)):
                     trust.doubt(int(timeline.positions[index]))
                 if wanted[index]:
                     held.append((index, frame))
-                else:
-                    self._memory.give_back(frame)
                 while held and held[0][0] + depth < index:
-                    yield held[0]
-                    self._memory.give_back(held.popleft()[1])
+                    yield held.popleft()
                 if index > last + depth:
                     return
         yield from held
 
     def _by_counting(self) -> Iterator[TakenFrame]:
-        """Decode the frames up to the last wanted one and count them; one that fails counts too.
+        """Identify frames by decoding them up to the last wanted one; one that fails counts too.
 
         A sampled frame is yielded once the next one is known, where its span ends.
         """
@@ -173,12 +186,9 @@ class SampleDecoder:
         position, begin = 0, 0.0
         known = timeline.times().tolist()
         end = known[-1] if known else 0.0
-        for found in self._counted(known):
+        for found in self._keyframes(known) if timeline.exact else self._counted(known):
             end = max(end, found.time)
-            if ticks is None and not wants(found.index, found.time, found.key):
-                if found.frame is not None:
-                    self._memory.give_back(found.frame)
-            else:
+            if ticks is not None or wants(found.index, found.time, found.key):
                 here = self._since_start(found.time)
                 spans = ((begin, here),) if ticks is None else self._sampling.spans_of_ticks(ticks.before(found.time))
                 if held is not None:
@@ -198,82 +208,118 @@ class SampleDecoder:
             self.problems.append(f"{counted(self._left_out, 'sampled frame')} {are} damaged")
 
     def _finish(self, held: "_Counted", position: int, spans: tuple[Span, ...]) -> Iterator[TakenFrame]:
-        """Yield a counted frame, unless it is damaged, and release it."""
+        """Yield a counted frame, unless it is damaged."""
         if held.frame is None:
             self._left_out += bool(spans)
             return
         if spans:
             yield TakenFrame(held.index, held.time, position, spans, held.frame)
-        self._memory.give_back(held.frame)
 
     def _counted(self, known: list[float]) -> Iterator["_Counted"]:
-        """Decode and count the frames.
+        """Decode and count the frames, and time them by their timestamps if the timeline lacks their times."""
+        step = float(1 / self._timeline.rate)
+        time = -step
+        ahead: deque[_Numbered] = deque()
+        for found in chain(self._numbered(known), repeat(None, _STAMPS_AHEAD)):
+            if found is not None:
+                ahead.append(found)
+            if ahead and (found is None or len(ahead) > _STAMPS_AHEAD):
+                first = ahead.popleft()
+                time = next_time(time, step, first.stamp, [one.stamp for one in ahead])
+                self.start = self.start if first.index else time
+                yield _Counted(first.index, time, first.key, first.frame)
 
-        If the timeline lacks their times, a frame without a timestamp, or with one that is not after the last frame's,
-        is timed by the average rate.
-        """
+    def _numbered(self, known: list[float]) -> "Iterator[_Numbered]":
+        """Decode and count the frames."""
         timeline = self._timeline
         index, doubted = -1, False
-        step = float(1 / timeline.rate)
-        time = -step
         for frames, damaged in self._decode(None):
-            if damaged is not None:
-                index += 1
-                time += step
-                self.start = self.start if index else time
+            if damaged is not None and damaged in timeline.hidden:
                 doubted = True
-                yield _Counted(index, time, False, None)
+            elif damaged is not None and not frames:
+                index += 1
+                doubted = True
+                yield _Numbered(None, index, False, None)
             for frame in frames:
                 index += 1
                 if doubted and frame.key_frame:  # as many frames are shown before it as are decoded before it, or more
                     index = max(index, timeline.index(frame.pts) or 0)
-                doubted = self._is_damaged(frame) or (doubted and not frame.key_frame)
+                unsure = doubted and not frame.key_frame
+                doubted = damaged is not None or frame.is_corrupt or unsure
                 stamp = known[index] if index < len(known) else timeline.time(frame.pts)
-                time = time + step if stamp is None or stamp <= time else stamp
-                self.start = self.start if index else time
-                key = bool(frame.key_frame)
-                if doubted:
-                    self._memory.give_back(frame)
-                yield _Counted(index, time, key, None if doubted else frame)
+                yield _Numbered(stamp, index, bool(frame.key_frame), None if doubted else frame)
 
-    def _is_damaged(self, frame: VideoFrame) -> bool:
-        """Return whether the decoder reports damage, or has not written all of the frame. To be asked only once."""
-        return self._memory.left_unwritten(frame) or frame.is_corrupt
+    def _keyframes(self, times: list[float]) -> Iterator["_Counted"]:
+        """Decode each keyframe of an exact timeline alone.
 
-    def _decode(self, wanted: npt.NDArray[np.bool_] | None) -> Iterator[tuple[list[VideoFrame], int | None]]:
-        """Yield the frames of each packet, and the place in decoding order where damage showed, if it did."""
+        If a packet yields neither a frame nor an error, its frame refers to others in spite of its mark. This is where
+        a stream without keyframes can be entered (intra refresh).
+        """
+        timeline = self._timeline
+        self.start = times[0]
+        before = -1
+        for frames, damaged in self._decode(timeline.keys, alone=True):
+            if damaged is not None:
+                before = int(np.flatnonzero(timeline.positions == damaged)[0])
+                yield _Counted(before, times[before], True, None)
+            for frame in frames:
+                index = timeline.index(frame.pts)
+                if index is not None and index > before:  # not of a damaged packet
+                    before = index
+                    yield _Counted(index, times[index], True, None if frame.is_corrupt else frame)
+
+    def _decode(
+        self, wanted: npt.NDArray[np.bool_] | None, *, alone: bool = False
+    ) -> Iterator[tuple[list[VideoFrame], int | None]]:
+        """Yield the frames of each packet, and the place in decoding order where damage showed, if it did.
+
+        With `alone`, only wanted packets are decoded, each as if it were the only one.
+        """
         context = self._stream.codec_context
         skipping: _Skip = "DEFAULT"
         sent = cut_off = 0
         for packet in self._packets():
+            index = None if packet is None else self._timeline.index(packet.pts)
+            if alone and (wanted is None or index is None or not wanted[index]):
+                sent += 1
+                continue
             if sent in self._timeline.cut_off:
                 cut_off += 1
                 yield [], sent
                 sent += 1
                 continue
             if packet is not None and wanted is not None:
-                skip = self._skip(self._timeline.index(packet.pts), wanted)
+                skip = self._skip(index, wanted)
                 if skip != skipping:
                     context.skip_frame = skipping = skip
             try:
-                frames = self._memory.decode(packet)
+                frames, damaged = self._decode_packet(packet)
             except MemoryError:  # also one of libav's own errors
                 raise
             except av.error.FFmpegError as error:
                 self._fail(error)
                 yield [], sent
-                frames = self._drain() if packet is None else []
+                frames, damaged = self._drain() if packet is None else [], False
+            if alone:
+                frames += self._drain()
+                context.flush_buffers()
+            yield frames, sent if damaged else None
             sent += 1
-            yield frames, None
         if cut_off:
             self.problems.append(f"{counted(cut_off, 'packet')} {'is' if cut_off == 1 else 'are'} cut off")
+
+    def _decode_packet(self, packet: "Packet[VideoStream] | None") -> tuple[list[VideoFrame], bool]:
+        """Return the frames that the decoder has for a packet (None at the end), and whether they contain an error."""
+        decode = self._stream.codec_context.decode
+        if not self._logs:
+            return decode(packet), False
+        with decoder_errors() as errors:
+            return decode(packet), bool(errors)
 
     def _skip(self, index: int | None, wanted: npt.NDArray[np.bool_]) -> _Skip:
         """Return the part of the decoding that may be skipped for a packet."""
         if index is None or wanted[index]:
             return "DEFAULT"
-        if self._sampling.keyframes:
-            return "NONKEY"
         return "NONREF" if self._stream.codec.canonical_name in _MARKS_NON_REFERENCE else "DEFAULT"
 
     def _packets(self) -> "Iterator[Packet[VideoStream] | None]":
@@ -293,9 +339,9 @@ class SampleDecoder:
         yield None
 
     def _drain(self) -> list[VideoFrame]:
-        """Return the frames that a decoder still holds after an error at the end."""
+        """Return the frames that a decoder still holds."""
         try:
-            return self._memory.decode(None)
+            return self._stream.codec_context.decode(None)
         except MemoryError:  # also one of libav's own errors
             raise
         except av.error.FFmpegError as error:
@@ -309,6 +355,16 @@ class SampleDecoder:
 
 
 @dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A frame whose index was counted, before it is timed; `frame` is None if it is damaged."""
+
+    stamp: float | None
+    index: int
+    key: bool
+    frame: VideoFrame | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Counted:
     """A frame whose index was counted; `frame` is None if it is damaged."""
 
@@ -316,6 +372,32 @@ class _Counted:
     time: float
     key: bool
     frame: VideoFrame | None
+
+
+def next_time(time: float, step: float, stamp: float | None, later: Sequence[float | None]) -> float:
+    """Return the time of a frame by its timestamp, in seconds, unless it has none or a wrong one.
+
+    A timestamp is wrong if it does not follow the time of the frame before, or if it is more than a frame away from
+    that and not before the timestamps of later frames. Such a frame is placed one frame of the average rate after the
+    one before. But if the later timestamps follow sooner, and none of them is as late as at the average rate, the time
+    before was wrong, and the frame is placed before them.
+
+    Parameters
+    ----------
+    time : float, seconds
+        The time of the frame before.
+    step : float, seconds
+        The duration of a frame at the average rate.
+    stamp : float or None, seconds
+    later : sequence of float or None, seconds
+        The timestamps of the next frames.
+    """
+    following = min((after for after in later if after is not None and after > time), default=math.inf)
+    if stamp is not None and stamp > time and (stamp < following or stamp <= time + 1.5 * step):
+        return stamp
+    regular = [time + number * step for number in range(1, len(later) + 2)]
+    is_regular = any(after is not None and after > at - step / 2 for after, at in zip(later, regular[1:], strict=True))
+    return regular[0] if regular[0] < following or is_regular else (time + following) / 2
 
 
 class Trust:

@@ -7,6 +7,7 @@ import errno
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heappush, heappushpop
 from itertools import pairwise
 
 import av
@@ -25,6 +26,9 @@ from shardspec.errors import system_reason
 _ONE_FRAME_A_PACKET = frozenset(
     {"av1", "dnxhd", "ffv1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"},
 )
+# The most frames that may be decoded before a frame and shown after it.
+_MOST_REORDERED = {"mpeg1video": 1, "mpeg2video": 1, "mpeg4": 1}
+_MOST_REORDERED_ELSEWHERE = 16
 _PROGRESSIVE_OR_UNKNOWN = (0, 1)  # AVFieldOrder: with other values a packet may be one field, half a frame
 _FALLBACK_RATE = Fraction(25)  # frames per second, where a file has neither timestamps nor a rate
 _MICROSECONDS = Fraction(1, 1_000_000)  # libavformat's unit of a container's own times
@@ -56,6 +60,8 @@ class Timeline:
         Whether the frame is coded without reference to others. Valid only if `exact`.
     positions : ndarray, (N,), int64
         The place of the frame's packet among all packets of the stream, which is decoding order. Valid only if `exact`.
+    hidden : frozenset of int
+        The places of packets whose frames are not shown.
     count : int
         Number of shown frames; number of packets if the number of frames is not known.
     start : Fraction, seconds
@@ -82,6 +88,7 @@ class Timeline:
     pts: npt.NDArray[np.int64]
     keys: npt.NDArray[np.bool_]
     positions: npt.NDArray[np.int64]
+    hidden: frozenset[int]
     count: int
     start: Fraction
     end: Fraction
@@ -133,6 +140,7 @@ def _scan(source: MediaFile, max_pixels: int) -> tuple[Timeline, av.error.FFmpeg
     with container:
         timed, shown = has_timestamps(container), _ShownPackets(stream)
         rows: list[_Row] = []
+        hidden: set[int] = set()
         places: list[PacketPosition] = []
         read, end, due, damage = 0, Fraction(0), None, None
         stopped: av.error.FFmpegError | None = None
@@ -144,6 +152,8 @@ def _scan(source: MediaFile, max_pixels: int) -> tuple[Timeline, av.error.FFmpeg
                     continue
                 if shown(packet) and not packet.is_discard:
                     rows.append((packet.pts if timed else None, packet.is_keyframe, read))
+                else:
+                    hidden.add(read)
                 places.append(
                     PacketPosition(packet.pos, packet.dts, packet.duration, packet.is_keyframe, packet.is_corrupt)
                 )
@@ -165,13 +175,14 @@ def _scan(source: MediaFile, max_pixels: int) -> tuple[Timeline, av.error.FFmpeg
         cut_off = frozenset(find_cut_off(source, places))
         durations = [place.duration for place in places]
         return _timeline(
-            stream, rows, durations, (start, end), damage, cut_off, timed=timed, packed=shown.packed
+            stream, rows, hidden, durations, (start, end), damage, cut_off, timed=timed, packed=shown.packed
         ), stopped
 
 
 def _timeline(
     stream: VideoStream,
     rows: list[_Row],
+    hidden: set[int],
     durations: list[int | None],
     span: tuple[Fraction, Fraction],
     damage: str | None,
@@ -186,6 +197,7 @@ def _timeline(
         and stream.codec_context.field_order in _PROGRESSIVE_OR_UNKNOWN
         and len(set(stamps)) == len(rows) > 0
         and not _begin_again(stamps, rows)
+        and not _is_impossible(stamps, _MOST_REORDERED.get(stream.codec.canonical_name, _MOST_REORDERED_ELSEWHERE))
     )
     # Where a container has no presentation times, libavformat gives those of decoding order, which only rise.
     unordered = packed or (stream.codec_context.reorder_depth > 0 and all(a < b for a, b in pairwise(stamps)))
@@ -203,6 +215,7 @@ def _timeline(
         pts=np.array([pts for pts, *_ in shown], np.int64),
         keys=np.array([key for _, key, _ in shown], np.bool_),
         positions=np.array([position for *_, position in shown], np.int64),
+        hidden=frozenset(hidden),
         count=len(rows),
         start=span[0],
         end=span[1] - span[0],
@@ -221,6 +234,19 @@ def _begin_again(stamps: list[int], rows: list[_Row]) -> bool:
     before = np.maximum.accumulate(stamps)[:-1]
     keys = np.array([key for _, key, _ in rows[1:]], np.bool_)
     return bool((np.array(stamps[1:])[keys] < before[keys]).any())
+
+
+def _is_impossible(stamps: list[int], most: int) -> bool:
+    """Return whether more than `most` frames would be decoded before a frame and shown after it."""
+    latest: list[int] = []
+    for stamp in stamps:
+        if len(latest) <= most:
+            heappush(latest, stamp)
+        elif stamp < latest[0]:
+            return True
+        else:
+            heappushpop(latest, stamp)
+    return False
 
 
 def _by_stamp(row: _Row) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import struct
 from fractions import Fraction
 from itertools import pairwise
@@ -150,6 +151,40 @@ def test_packets_that_a_transport_stream_lost_are_noticed(tmp_path):
         frames, damage = read(path)
         assert damage is not None
         assert [number for number, _ in frames] == sorted({number for number, _ in frames})
+
+
+def timestamps(content):
+    """Places of the presentation timestamps of the video in an MPEG program stream (ISO/IEC 13818-1, 2.4.3.6)."""
+    starts = [found.start() for found in re.finditer(b"\x00\x00\x01\xe0", content)]
+    return [start + 9 for start in starts if content[start + 7] & 0x80]
+
+
+def add_ticks(content, at, ticks):
+    """Make a timestamp of 33 bits, with marker bits between them, later by ticks of 1/90000 s."""
+    a, b, c = content[at], *struct.unpack_from(">HH", content, at + 1)
+    stamp = ((a >> 1 & 7) << 30 | b >> 1 << 15 | c >> 1) + ticks
+    content[at] = a & 0xF1 | (stamp >> 30 & 7) << 1
+    struct.pack_into(">HH", content, at + 1, (stamp >> 15 << 1 | 1) & 0xFFFF, (stamp << 1 | 1) & 0xFFFF)
+
+
+@pytest.mark.parametrize("late", [-0.2, -0.04, 0.04, 0.08, 0.2, 10.0, 10.001])
+def test_one_wrong_timestamp_of_a_program_stream_costs_no_frame_and_ends_with_it(tmp_path, late):
+    path = write_numbered(tmp_path / "v.mpg", codec="mpeg2video", frames=60, muxer="vob")
+    whole = path.read_bytes()
+    places = timestamps(whole)
+    for number in range(3, len(places) - 3, 4):
+        content = bytearray(whole)
+        add_ticks(content, places[number], round(late * 90000))
+        path.write_bytes(content)
+        with VideoReader(path, Sampling(every=1)) as reader:
+            frames = [(number_shown(frame.image), frame.index, frame.time) for frame in reader]
+            assert reader.damage is None
+        assert [(shown, index) for shown, index, _ in frames] == [(n, n) for n in range(60)]
+        off = np.array([time for *_, time in frames]) - np.arange(60) / 25
+        wrong = np.flatnonzero(np.abs(off) > 1e-3)
+        assert len(wrong) <= 3
+        assert np.abs(off).max() < 0.041
+        assert not len(wrong) or wrong[-1] - wrong[0] < 3
 
 
 def test_an_edit_list_that_leaves_out_frames_is_no_damage(tmp_path):

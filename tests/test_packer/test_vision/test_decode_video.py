@@ -19,6 +19,7 @@ from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 
 EVERY_FRAME = Sampling(every=1)
+X265 = "bframes=3:log-level=none:pools=1"
 
 
 def read(path, sampling=EVERY_FRAME, **options):
@@ -111,6 +112,68 @@ def test_interlaced_video_keeps_its_images(tmp_path, codec, options):
         assert np.abs(frame.image.astype(int) - np.roll(portrait, 4 * frame.index, axis=1)).mean() < 9
 
 
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("libx264", {"x264-params": "keyint=12:min-keyint=12:bframes=3:open-gop=1:scenecut=0"}),
+        ("libx265", {"x265-params": f"keyint=12:min-keyint=12:open-gop=1:scenecut=0:{X265}"}),
+        ("mpeg2video", {"g": "12", "bf": "2"}),
+    ],
+)
+def test_every_keyframe_of_open_groups_is_found_with_the_pixels_of_a_full_decode(tmp_path, codec, suffix, options):
+    path = write_video(tmp_path / f"v{suffix}", codec=codec, options=options, frames=60)
+    with av.open(str(path)) as container:
+        keys = [index for index, frame in enumerate(container.decode(video=0)) if frame.key_frame]
+    assert keys[:5] == [0, 12, 24, 36, 48]
+    frames, reader = read(path, Sampling(keyframes=True))
+    assert [frame.index for frame in frames] == keys
+    assert [frame.position for frame in frames] == list(range(len(keys)))
+    assert_same(frames, [frame.image for frame in read(path)[0]])
+    assert reader.damage is None
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+def test_where_intra_refresh_begins_is_no_keyframe(tmp_path, suffix):
+    options = {"x264-params": "keyint=12:intra-refresh=1:bframes=0"}
+    path = write_video(tmp_path / f"v{suffix}", options=options, frames=60)
+    with av.open(str(path)) as container:
+        assert sum(packet.is_keyframe for packet in container.demux(video=0) if packet.size) == 5
+    frames, reader = read(path, Sampling(keyframes=True))
+    assert [frame.index for frame in frames] == [0]
+    assert reader.damage is None
+
+
+def test_damage_lasts_in_a_video_with_intra_refresh(tmp_path):
+    path = write_video(tmp_path / "v.mp4", options={"x264-params": "keyint=12:intra-refresh=1:bframes=0"})
+    reference = [frame.image for frame in read(path)[0]]
+    content = bytearray(path.read_bytes())
+    start, size, _ = whole_packets(path)[15]
+    content[start + 8 : start + size] = bytes(255 - b for b in content[start + 8 : start + size])
+    path.write_bytes(content)
+    frames, reader = read(path)
+    assert [frame.index for frame in frames] == list(range(15))
+    assert_same(frames, reference)
+    assert "damaged" in reader.damage
+
+
+def test_a_damaged_keyframe_is_left_out_and_counted(tmp_path):
+    path = write_video(tmp_path / "v.mp4", options={"x265-params": f"keyint=12:open-gop=1:{X265}"}, codec="libx265")
+    whole = read(path, Sampling(keyframes=True))[0]
+    assert len(whole) >= 4
+    content = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        keys = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.is_keyframe]
+    start, size = keys[1]
+    content[start : start + size] = b"\xff" * size
+    path.write_bytes(content)
+    frames, reader = read(path, Sampling(keyframes=True))
+    assert [(frame.index, frame.position) for frame in frames] == [
+        (frame.index, frame.position) for frame in whole if frame.position != 1
+    ]
+    assert "1 sampled frame is damaged" in reader.damage
+
+
 def test_what_is_not_wanted_is_not_decoded(tmp_path, monkeypatch):
     path = write_video(tmp_path / "v.mp4", frames=60, options={"g": "30", "bf": "3", "b-pyramid": "none"})
     decoded = []
@@ -120,8 +183,8 @@ def test_what_is_not_wanted_is_not_decoded(tmp_path, monkeypatch):
         original(self, *args, **kwargs)
         decode = self._decoding._decode
 
-        def counting(wanted):
-            for frames, damaged in decode(wanted):
+        def counting(wanted, **how):
+            for frames, damaged in decode(wanted, **how):
                 decoded.extend(frames)
                 yield frames, damaged
 
@@ -163,25 +226,66 @@ def test_times_without_timestamps_are_estimated_from_the_rate(tmp_path):
     np.testing.assert_allclose(np.diff([frame.time for frame in frames]), 1 / 25, atol=1e-6)
 
 
-def test_frames_that_an_edit_list_cuts_away_are_not_counted(tmp_path):
-    source, path = write_video(tmp_path / "v.mp4"), tmp_path / "trimmed.mp4"
+def cut(source, path, frames=7):
+    """A copy whose edit list hides the first frames, as of a trimmed phone video."""
     with av.open(str(source)) as whole, av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as output:
         stream = whole.streams.video[0]
         copy = output.add_stream_from_template(stream)
         for packet in whole.demux(stream):
             if packet.size:
-                packet.pts -= round(7 / 25 / packet.time_base)
-                packet.dts -= round(7 / 25 / packet.time_base)
+                packet.pts -= round(frames / 25 / packet.time_base)
+                packet.dts -= round(frames / 25 / packet.time_base)
                 packet.stream = copy
                 output.mux(packet)
-    reference = opencv_frames(path)
-    assert len(reference) == 33
-    frames, reader = read(path, Sampling(every=4))
-    assert [frame.index for frame in frames] == list(range(0, 33, 4))
-    assert_same(frames, reference)
-    np.testing.assert_allclose([frame.time for frame in frames], np.arange(0, 33, 4) / 25, atol=1e-6)
-    assert reader.damage is None
-    assert reader.frames_seen == 33
+    return path
+
+
+def whole_packets(path):
+    with av.open(str(path)) as container:
+        return [(packet.pos, packet.size, packet.is_discard) for packet in container.demux(video=0) if packet.size]
+
+
+@pytest.mark.parametrize(
+    ("codec", "suffix", "pixels", "options"),
+    [
+        ("libx264", ".mp4", "yuv420p", {"g": "40", "bf": "2"}),
+        ("libx264", ".mp4", "yuv420p", {"g": "12", "bf": "2"}),
+        ("libx265", ".mp4", "yuv420p", {"x265-params": f"keyint=40:{X265}"}),
+        ("libx265", ".mov", "yuv420p10le", {"x265-params": f"keyint=12:open-gop=1:{X265}"}),
+        ("libx265", ".mov", "yuv420p", {"x265-params": "keyint=40:bframes=0:log-level=none:pools=1"}),
+        ("qtrle", ".mov", "rgb24", {"g": "40"}),
+        ("svq1", ".mov", "yuv410p", {"g": "40"}),
+        ("prores_ks", ".mov", "yuv422p10le", {}),
+    ],
+)
+def test_an_edit_list_hides_frames_and_damages_none(tmp_path, codec, suffix, pixels, options):
+    source = write_video(tmp_path / f"v{suffix}", codec=codec, pixels=pixels, options=options)
+    path = cut(source, tmp_path / f"trimmed{suffix}")
+    whole = [frame.image for frame in read(source)[0]]
+    assert len(whole) == 40
+    for every in (1, 4):
+        frames, reader = read(path, Sampling(every=every))
+        assert reader.damage is None
+        assert [frame.index for frame in frames] == list(range(0, 33, every))
+        for frame in frames:
+            np.testing.assert_array_equal(frame.image, whole[frame.index + 7])
+        np.testing.assert_allclose([frame.time for frame in frames], np.arange(0, 33, every) / 25, atol=1e-6)
+    assert len(opencv_frames(path)) == 33
+
+
+def test_damage_of_a_hidden_frame_shifts_no_index(tmp_path):
+    """Interlaced frames are counted, because a packet may be half a frame."""
+    source = write_video(tmp_path / "v.mov", options={"x264-params": "keyint=20:bframes=0:interlaced=1"})
+    path = cut(source, tmp_path / "trimmed.mov")
+    content = bytearray(path.read_bytes())
+    start, size, hidden = whole_packets(path)[3]
+    assert hidden
+    content[start : start + size] = b"\xff" * size
+    path.write_bytes(content)
+    frames, reader = read(path)
+    assert [frame.index for frame in frames] == list(range(13, 33))  # from the next keyframe on
+    assert_same(frames, [frame.image for frame in read(source)[0]][7:])
+    assert "13 sampled frames are damaged" in reader.damage
 
 
 @pytest.mark.parametrize(
