@@ -5,6 +5,7 @@ Only this package uses the client libraries `obstore <https://developmentseed.or
 start them with ``spawn``.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +17,34 @@ from shardspec.stores.hub import LOG_IN, Hub
 from shardspec.stores.store import Store
 from shardspec.wording import shorten
 
-__all__ = ["LOG_IN", "Hub", "Store", "local_path", "names_store", "open_store", "writable_store"]
+__all__ = ["LOG_IN", "Hub", "Store", "check_sendable", "local_path", "names_store", "open_store", "writable_store"]
 
 
 def open_store(url: str, options: Mapping[str, Any] | None = None) -> Store | Hub:
     """Open the store that a URL names."""
     return Hub(url, options) if url.startswith("hf://") else Store(url, options)
+
+
+def check_sendable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of settings for a store that other processes use, to which they are sent as JSON.
+
+    Raises
+    ------
+    UsageError
+        If JSON has no form of a value.
+    """
+    for name, value in options.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise UsageError(
+                option="storage_options",
+                expected="text, numbers, booleans, and dicts and lists of them, which other processes can read",
+                found=f"{shorten(name)}: {type(value).__name__}",
+                hint='write durations as text, such as "30s", and use keys, or a profile with `credential_process`, '
+                "in place of functions",
+            ) from None
+    return dict(options)
 
 
 def names_store(place: str | os.PathLike[str]) -> bool:

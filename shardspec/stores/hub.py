@@ -1,20 +1,37 @@
 """Dataset repositories of the Hugging Face Hub."""
 
 import os
+import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from shardspec.errors import StoreError, UsageError
 from shardspec.registry import import_target
-from shardspec.stores.store import Remote, Store, StoredObject
+from shardspec.stores.store import (
+    CONNECTIONS_VARIABLE,
+    LONGEST_PAUSE_S,
+    PATIENCE_S,
+    PAUSE_S,
+    Remote,
+    Store,
+    StoredObject,
+)
 from shardspec.wording import LONG, cut, shorten
 
 _HUB_URL = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:pr/\d+|convert/[\w.-]+)|[^/]+))?(?:/(.*))?\Z")
+_PASSING = (408, 500, 502, 503, 504)
+"""Statuses of answers that a request may have only for a while."""
+_TOO_MANY = 429
+"""Status of the Hub's answers to many ranks that begin together."""
+_WINDOW_S = 330.0
+"""Time for which downloads are repeated: the Hub counts requests for five minutes."""
+T = TypeVar("T")
 LOG_IN = "check the name, and log in by `hf auth login` or set HF_TOKEN to a token that may do this"
 
 
@@ -30,7 +47,7 @@ class Hub(Remote):
         ``hf://datasets/ORG/NAME[@REVISION][/FOLDER]``. By default, the revision is the branch ``main``.
     options : mapping of str to str, optional
         ``token`` and ``endpoint``. By default, huggingface_hub takes them from ``HF_TOKEN``, the token of ``hf auth
-        login``, and ``HF_ENDPOINT``.
+        login``, and ``HF_ENDPOINT``. ``connections`` as for `Store`, but one by default, since the Hub counts requests.
 
     Raises
     ------
@@ -45,13 +62,15 @@ class Hub(Remote):
         if found is None:
             raise UsageError(expected="hf://datasets/ORG/NAME[@REVISION][/FOLDER]", found=shorten(url))
         given = dict(options or {})
-        for name in given.keys() - {"token", "endpoint"}:
-            raise UsageError(option="storage_options", expected="token and endpoint for hf://", found=shorten(name))
+        for name in given.keys() - {"token", "endpoint", "connections"}:
+            expected = "token, endpoint and connections for hf://"
+            raise UsageError(option="storage_options", expected=expected, found=shorten(name))
+        self._connections = given.get("connections") or os.environ.get(CONNECTIONS_VARIABLE) or 1
         self.url = url.rstrip("/")
         repository, revision, folder = found.groups()
         self._folder = f"{folder.strip('/')}/" if folder and folder.strip("/") else ""
         self._revision = revision or "main"
-        self._where: Mapping[str, str] = {"repo_id": repository, "repo_type": "dataset"}
+        self._where: Mapping[str, Any] = {"repo_id": repository, "repo_type": "dataset"}
         api = import_target("huggingface_hub:HfApi", what=self.url, extra="hf")
         self._library: Any = import_module("huggingface_hub")
         self._library.utils.disable_progress_bars()  # one for each file, in addition to that of the command
@@ -75,9 +94,9 @@ class Hub(Remote):
         """Return the content of a small file (`Store.read`)."""
         return self._opened().read(name, most)
 
-    def chunks(self, name: str) -> Iterator[memoryview]:
+    def chunks(self, name: str, size: int = 0) -> Iterator[memoryview]:
         """Yield the content of a file in pieces (`Store.chunks`)."""
-        yield from self._opened().chunks(name)
+        yield from self._opened().chunks(name, size)
 
     def download(self, name: str, path: Path, span: tuple[int, int] | None = None) -> StoredObject:
         """Write a file, or a part of it, to a file on this machine (`Store.download`)."""
@@ -91,11 +110,11 @@ class Hub(Remote):
         with self._reporting(name):
             with self._lock:
                 if self._find() is None:
-                    self._api.create_repo(**self._where, private=True, exist_ok=True)
+                    self._send(self._api.create_repo, **self._where, private=True, exist_ok=True)
                     self._commit = None
             given = str(content) if isinstance(content, Path) else content
             added = self._library.CommitOperationAdd(self._folder + name, given)
-            self._api.preupload_lfs_files(additions=[added], revision=self._revision, **self._where)
+            self._send(self._api.preupload_lfs_files, additions=[added], revision=self._revision, **self._where)
             if not isinstance(content, Path | bytes) and added.path_or_fileobj is content:
                 # A small file, which the commit will contain. Others have been uploaded and replaced by no bytes.
                 content.seek(0)
@@ -115,7 +134,9 @@ class Hub(Remote):
     def commit(self) -> None:
         """Make all changes visible, in one commit, unless another client has changed the branch meanwhile."""
         with self._reporting(""):
-            self._api.create_commit(
+            self._send(
+                self._api.create_commit,
+                False,  # without an answer, the commit may have been made
                 operations=list(self._changes.values()),
                 commit_message="Copy a packed dataset",
                 revision=self._revision,
@@ -130,7 +151,7 @@ class Hub(Remote):
             if revision is None:
                 return
             try:
-                for one in request(**self._where, revision=revision, **arguments):
+                for one in self._send(lambda: list(request(**self._where, revision=revision, **arguments))):
                     if hasattr(one, "blob_id"):  # not a folder
                         etag = one.blob_id if one.lfs is None else one.lfs.sha256
                         yield StoredObject(one.path.removeprefix(self._folder), one.size, etag)
@@ -142,7 +163,9 @@ class Hub(Remote):
         if self._commit is None:
             missing = self._library.errors.RepositoryNotFoundError
             try:
-                self._commit = self._api.dataset_info(self._where["repo_id"], revision=self._revision).sha
+                self._commit = self._send(
+                    self._api.dataset_info, repo_id=self._where["repo_id"], revision=self._revision
+                ).sha
             except missing as error:
                 if type(error) is not missing:  # access to it must be requested
                     raise
@@ -158,8 +181,39 @@ class Hub(Remote):
                 token = self._api.token or self._library.get_token()
                 headers = {"authorization": f"Bearer {token}"} if token else {}
                 url = f"{self._api.endpoint}/datasets/{self._where['repo_id']}/resolve/{commit}/{self._folder}"
-                self._files = Store(url, {"client_options": {"default_headers": headers}})
+                options = {"client_options": {"default_headers": headers}, "connections": self._connections}
+                self._files = Store(url, options, patience_s=_WINDOW_S)
             return self._files
+
+    def _send(self, request: Callable[..., T], is_repeatable: bool = True, **arguments: Any) -> T:
+        """Call a function of the library, and call it again if it fails for a passing reason.
+
+        The pauses are those of `Store`, or those that the Hub asks for. The latter do not count towards the patience, for
+        eleven minutes. A request that is not repeatable is repeated only if the Hub has refused it.
+        """
+        begin, pause = time.monotonic(), PAUSE_S
+        deadline = begin + PATIENCE_S
+        while True:
+            try:
+                return request(**arguments)
+            except Exception as error:
+                response = getattr(error, "response", None)
+                status = getattr(response, "status_code", None)
+                lost = "TransportError" in {kind.__name__ for kind in type(error).__mro__}  # of httpx: no answer
+                if status != _TOO_MANY and not (is_repeatable and (lost or status in _PASSING)):
+                    raise
+                asked = self._asked_pause({} if response is None else response.headers)
+                if time.monotonic() > min(deadline, begin + 2 * _WINDOW_S):
+                    raise
+                deadline += asked
+                pause = random.uniform(PAUSE_S, min(3 * pause, LONGEST_PAUSE_S))  # noqa: S311
+                time.sleep(max(asked, pause))
+
+    def _asked_pause(self, headers: Mapping[str, str]) -> float:
+        """Return the seconds after which the Hub answers again, as it says; otherwise 0."""
+        limit = self._library.utils.parse_ratelimit_headers(headers)
+        text = headers.get("retry-after", "")
+        return float(text) if text.isdigit() else 0.0 if limit is None or limit.remaining else limit.reset_in_seconds
 
     @contextmanager
     def _reporting(self, name: str) -> Iterator[None]:

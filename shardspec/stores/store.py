@@ -1,40 +1,60 @@
 """Object stores and web servers."""
 
-import configparser
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from shardspec.errors import ObjectDeniedError, StoreError, UsageError
 from shardspec.registry import import_target
-from shardspec.stores.daemons import call_interruptibly
-from shardspec.wording import LONG, cut
+from shardspec.stores.checksums import Checksum, azure_checksum
+from shardspec.stores.daemons import Daemons, call_interruptibly
+from shardspec.wording import LONG, cut, shorten
 
+CONNECTIONS = 16
+"""Requests at a time for parts of large objects, unless the user chooses. One stream of S3 brings about 90 MB/s."""
+CONNECTIONS_VARIABLE = "FACEPACK_CONNECTIONS"
 _SCHEMES = ("s3", "gs", "az", "http", "https")
-_CHUNK_BYTES = 4 << 20
+_SETTINGS = {"gs": "GOOGLE_", "az": "AZURE_"}
+"""Prefixes of the environment variables of Google and Azure."""
+_RANGE_BYTES = 4 << 20
+_FIRST_BYTES = 1 << 18
+"""Bytes that a web server is asked for until it is known to send ranges."""
+_CHUNK_BYTES = 1 << 20
 _READ_TIMEOUT_S = 60
 """Time without any data after which a request is repeated from the last byte received."""
 _CONNECT_TIMEOUT_S = 10
-_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15
+PAUSE_S, LONGEST_PAUSE_S = 0.25, 15
 """Pauses before retries: each is random, between the first number and three times the pause before it."""
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 """Time for which a failing request is repeated: a store may be away for a minute. The number of retries has no limit."""
 _RETRIES = 10**6
 _RESTARTS = 5
-_WITHOUT_RANGES = ("Content-Range header not present", "non-partial response")
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?\Z')
+"""ETag that is an MD5 digest, at S3 and Google Cloud Storage, if the object is not encrypted with a customer's key."""
+_WITHOUT_RANGES = ("Content-Range header not present", "non-partial response", "Range request not supported")
 """Parts of obstore's messages about a server that sends a whole file in place of its rest. Such a download restarts."""
+_CUT = "response body error"
+"""Part of messages about an answer that ended early."""
+_TOO_SHORT = re.compile("status code: 416|object was only|Range Not Satisfiable")
+"""Parts of messages about a range that begins after the end of the object."""
 _DEBUG = "\n\nDebug source:"
-_METADATA = "//169.254.169.254/"
-"""Server of a cloud's virtual machines that is asked for credentials if there are no others."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """Codes of S3 and Google, and of Azure, for a bucket that does not exist."""
+_SKEWED = re.compile("RequestTimeTooSkewed|Request date header too old")
+"""Code of S3, and a part of Azure's message, for a request that was signed at another time than the store's."""
+_CLOCK = "the clock of this machine differs from that of the store: set the clock, then repeat the command to resume"
 _ACCESS = "check the credentials in the environment or in `storage_options`, and the permissions of the bucket"
 _GONE = re.compile("status code: 4(?:10|51)")
 """Part of obstore's messages about web pages that were removed (410), also by law (451)."""
@@ -96,9 +116,10 @@ class Store(Remote):
         be read but not listed or written.
     options : mapping of str to str, optional
         Credentials, region, endpoint and others by the names of obstore, such as ``{"endpoint": "http://nas:9000"}``. By
-        default they are taken from environment variables such as ``AWS_ACCESS_KEY_ID``, ``AWS_PROFILE``,
-        ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS`` and ``AZURE_STORAGE_ACCOUNT_NAME``, and for S3 from the
-        profile files of the AWS command line. Messages and ``repr`` never show them.
+        default, those for S3 are found as by the AWS command line (`shardspec.stores.aws.Account`), and others are taken
+        from environment variables such as ``GOOGLE_APPLICATION_CREDENTIALS`` and ``AZURE_STORAGE_ACCOUNT_NAME``.
+        Messages and ``repr`` never show them. ``connections`` is the number of requests at a time for the parts of large
+        objects, by default ``$FACEPACK_CONNECTIONS`` or 16.
     patience_s : float
         Seconds for which a failing request is repeated.
 
@@ -110,7 +131,7 @@ class Store(Remote):
         If obstore is not installed.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None, *, patience_s: float = PATIENCE_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not parts.netloc:
             known = ", ".join(f"{scheme}://" for scheme in (*_SCHEMES, "hf"))
@@ -122,24 +143,36 @@ class Store(Remote):
             )
         self.url = url.rstrip("/")
         given = dict(options or {})
+        self._connections = _connections(given.pop("connections", None))
+        self._threads = Daemons(self._connections, "download")
+        weakref.finalize(self, self._threads.close).atexit = False
+        self._slots = BoundedSemaphore(2 * self._connections)
+        self._has_ranges = None if parts.scheme.startswith("http") else True
+        self._account: Any = None
+        self._signs = True
         client: dict[str, Any] = {
             "read_timeout": f"{_READ_TIMEOUT_S}s",
             "timeout": "24h",
             "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
         }
         client |= given.pop("client_options", {})
+        from_url = import_target("obstore.store:from_url", what=self.url, extra="remote")
+        endpoints = [value for name, value in given.items() if "client" not in name]
         if parts.scheme == "s3":
-            given = {**_profile(), "checksum_algorithm": "SHA256", **given}
-            endpoint = str(given.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", ""))
-            client.setdefault("allow_http", endpoint.startswith("http://"))
-        client.setdefault("allow_http", parts.scheme == "http")
+            self._account = import_target("shardspec.stores.aws:Account", what=self.url, extra="remote")(
+                self.url, given
+            )
+            given = {"checksum_algorithm": "SHA256", **given, **self._account.options()}
+            endpoints.append(self._account.endpoint)
+        elif parts.scheme in _SETTINGS:
+            endpoints += [value for name, value in os.environ.items() if name.startswith(_SETTINGS[parts.scheme])]
+        client.setdefault("allow_http", any(str(one).startswith("http://") for one in (url, *endpoints)))
         backoff = {
-            "init_backoff": timedelta(seconds=_PAUSE_S),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "init_backoff": timedelta(seconds=PAUSE_S),
+            "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
             "base": 3,
         }
         retry = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=patience_s), "backoff": backoff}
-        from_url = import_target("obstore.store:from_url", what=self.url, extra="remote")
         self._client: Any = import_module("obstore")
         with self._reporting(""):
             # obstore decodes the path, but those of buckets are names of objects as they are.
@@ -153,6 +186,12 @@ class Store(Remote):
                 return _stored(call_interruptibly(self._client.head, self._store, name))
             except FileNotFoundError:
                 return None
+            except Exception as error:
+                if type(error).__name__ in _DENIED or _REFUSED.search(str(error)):
+                    # An answer without body does not say why. That of the same request with body does.
+                    with suppress(FileNotFoundError):
+                        self.get(name, (0, 1))
+                raise
 
     def list(self) -> Iterator[StoredObject]:
         """Yield all objects."""
@@ -172,16 +211,85 @@ class Store(Remote):
         StoreError
             If it has more than `most` bytes, or cannot be read.
         """
-        data = bytearray()
-        for chunk in self.chunks(name):
-            data += chunk
-            if len(data) > most:
-                raise StoreError(place=self.place(name), expected=f"at most {most} bytes", found="more")
-        return bytes(data)
+        replaced = 0
+        while True:
+            data = bytearray()
+            try:
+                for chunk in self.get(name)[1]:
+                    data += chunk
+                    if len(data) > most:
+                        raise StoreError(place=self.place(name), expected=f"at most {most} bytes", found="more")
+                return bytes(data)
+            except _ReplacedError:
+                replaced += 1
+                if replaced > _RESTARTS:
+                    raise
 
-    def chunks(self, name: str) -> Iterator[memoryview]:
-        """Return the content of an object in pieces (`get`)."""
-        return self.get(name)[1]
+    def chunks(self, name: str, size: int = 0) -> Iterator[memoryview]:
+        """Return the content of an object, whose digest the caller compares, in pieces.
+
+        If the object is replaced while it is read, pieces of both are returned: many servers behind one address send
+        different ETags for one content.
+
+        Parameters
+        ----------
+        size : int
+            Bytes of the object, if they are known: parts of a large one are then requested by several connections.
+        """
+        if size <= 2 * _RANGE_BYTES or self._connections == 1 or self._has_ranges is False:
+            return self._get(name, None, strict=False)[1]
+        return self._ranges(name, size)
+
+    def _ranges(self, name: str, size: int) -> Iterator[memoryview]:
+        """Yield the content of an object, with the next ranges requested ahead.
+
+        All objects of the store together have a limited number of ranges in memory, and each has at least one.
+        """
+        first = _RANGE_BYTES if self._has_ranges else _FIRST_BYTES
+        edges = [0, *range(first, size, _RANGE_BYTES), size]
+        sent, spans = 0, pairwise(edges)
+        pending: deque[tuple[Future[bytes], bool]] = deque()
+
+        def request() -> bool:
+            has_slot = self._slots.acquire(blocking=False)
+            span = next(spans, None) if has_slot or not pending else None
+            if span is not None:
+                pending.append((self._threads.submit(self._range, name, span), has_slot))
+            elif has_slot:
+                self._slots.release()
+            return span is not None
+
+        def free(future: "Future[bytes]", has_slot: bool) -> None:
+            future.cancel()
+            if has_slot:
+                self._slots.release()
+
+        try:
+            while request() or pending:
+                while self._has_ranges and request():
+                    pass
+                try:
+                    data = pending[0][0].result()
+                    self._has_ranges = True
+                except StoreError as error:
+                    if _TOO_SHORT.search(str(error)):  # its digest will be wrong
+                        return
+                    if not _is_without_ranges(error):
+                        raise
+                    self._has_ranges = False
+                    for chunk in self._get(name, None, strict=False)[1]:
+                        yield chunk[sent:]
+                        sent -= min(sent, len(chunk))
+                    return
+                free(*pending.popleft())
+                sent += len(data)
+                yield memoryview(data)
+        finally:
+            for one in pending:
+                free(*one)
+
+    def _range(self, name: str, span: tuple[int, int]) -> bytes:
+        return b"".join(self._get(name, span, strict=False)[1])
 
     def get(self, name: str, span: tuple[int, int] | None = None) -> tuple[StoredObject, Iterator[memoryview]]:
         """Request an object, or its bytes from `span[0]` to `span[1]` (exclusive).
@@ -202,14 +310,19 @@ class Store(Remote):
         StoreError
             If it cannot be read, also while the chunks are read.
         """
+        return self._get(name, span, strict=True)
+
+    def _get(
+        self, name: str, span: tuple[int, int] | None, *, strict: bool
+    ) -> tuple[StoredObject, Iterator[memoryview]]:
         with self._reporting(name):
             answer = self._request(name, _options(span))
-        return _stored(answer.meta), self._stream(name, answer, span)
+        return _stored(answer.meta), self._stream(name, answer, span, strict)
 
     def _request(self, name: str, options: Mapping[str, Any]) -> Any:
         return call_interruptibly(partial(self._client.get, self._store, name, options=options))
 
-    def _stream(self, name: str, answer: Any, span: tuple[int, int] | None) -> Iterator[memoryview]:
+    def _stream(self, name: str, answer: Any, span: tuple[int, int] | None, strict: bool) -> Iterator[memoryview]:
         sent, restarts, skip, etag = 0, 0, 0, answer.meta["e_tag"]
         while True:
             begun = sent
@@ -217,8 +330,8 @@ class Store(Remote):
                 try:
                     if answer is None:
                         answer = self._request(name, _options(span, sent - skip))
-                    if answer.meta["e_tag"] != etag:
-                        raise StoreError("It was replaced while it was read.", place=self.place(name))
+                    if strict and answer.meta["e_tag"] != etag:
+                        raise _ReplacedError("It was replaced while it was read.", place=self.place(name))
                     stream = iter(answer.stream(min_chunk_size=_CHUNK_BYTES))
                     while (chunk := call_interruptibly(next, stream, None)) is not None:
                         piece = memoryview(chunk)[skip:]
@@ -226,21 +339,66 @@ class Store(Remote):
                         sent += len(piece)
                         yield piece
                     return
+                except _ReplacedError:
+                    raise
                 except Exception as error:
-                    whole = any(text in str(error) for text in _WITHOUT_RANGES)
-                    restarts += whole
-                    # The client repeats requests only in the first minutes of a transfer.
-                    if restarts > _RESTARTS or (sent == begun and not whole):
+                    whole = _is_without_ranges(error)
+                    restarts += whole or sent == begun
+                    # The client repeats requests only in the first minutes of a transfer, and only at one server.
+                    if restarts > _RESTARTS or (sent == begun and not whole and _CUT not in str(error)):
                         raise
                     answer, skip = None, sent if whole else 0
 
     def download(self, name: str, path: Path, span: tuple[int, int] | None = None) -> StoredObject:
-        """Write an object to a file, or a part of it to the same place in the file (`get`)."""
-        found, chunks = self.get(name, span)
-        with path.open("wb" if span is None or not path.exists() else "r+b") as file:
-            file.seek(0 if span is None else span[0])
-            file.writelines(chunks)
-        return found
+        """Write an object to a file, or a part of it to the same place in the file (`get`).
+
+        A whole object is compared with the digest or checksum that the store has of it, if any, and downloaded again if
+        it differs.
+        """
+        replaced = damaged = 0
+        while True:
+            found, chunks = self.get(name, span)
+            try:
+                with path.open("wb" if span is None or not path.exists() else "r+b") as file:
+                    file.seek(0 if span is None else span[0])
+                    file.writelines(chunks)
+                if span is None:
+                    self._compare(name, found, path)
+                return found
+            except _ReplacedError:  # or one of many servers sent another ETag for the same content
+                replaced += 1
+                if replaced > _RESTARTS:
+                    raise
+            except _DamagedError:
+                damaged += 1
+                if damaged > 1:
+                    raise
+
+    def _compare(self, name: str, found: StoredObject, path: Path) -> None:
+        """Compare a downloaded file with what the store knows of the object."""
+        scheme, md5 = self.url.partition(":")[0], _MD5.match(found.etag)
+        known: Checksum | None = None
+        if scheme in ("s3", "gs") and md5 is not None:
+            known = Checksum("MD5", bytes.fromhex(md5[1]))
+        if self._account is not None and (known is None or known.of_file(path) != known.value):
+            known = self._account.checksum(name, found.etag)
+            if known is not None and known.parts is not None and known.of_file(path) != known.value:
+                known = self._account.checksum(name, found.etag, exact=True)
+        elif scheme == "az" and self._signs:
+            known, self._signs = azure_checksum(self._store, name, found.etag, self.place(name))
+        value = None if known is None else known.of_file(path)
+        if known is not None and value is not None and value != known.value:
+            raise _DamagedError(
+                place=self.place(name),
+                expected=f"the {known.algorithm} {known.value.hex()} that the store has",
+                found=value.hex(),
+                hint="repeat the command; if that does not help, write the object again",
+            )
+
+    def abort_uploads(self, is_ours: Callable[[str], Any]) -> None:
+        """Abort the unfinished multipart uploads of some objects, given a function of the name. Only at S3."""
+        if self._account is not None:
+            self._account.abort_uploads(is_ours)
 
     def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
         """Write an object from a path, from bytes or from an open file, and check its size.
@@ -284,11 +442,32 @@ class Store(Remote):
                 raise
             kind = type(error).__name__
             text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
-            if _METADATA in text:
-                raise StoreError("no credentials were found", place=place, hint=_ACCESS) from None
+            if self._account is not None and self._account.problem is not None:
+                raise self._account.problem from None
             refused = kind in _DENIED or _GONE.search(text)
             hint = _RENEW if _EXPIRED in text else _ACCESS if _REFUSED.search(text) else _HINTS.get(kind)
+            hint = _CLOCK if _SKEWED.search(text) else hint
             raise (ObjectDeniedError if refused else StoreError)(text, place=place, hint=hint) from None
+
+
+class _ReplacedError(StoreError):
+    """An object was replaced while it was read."""
+
+
+class _DamagedError(StoreError):
+    """A downloaded file is not the object."""
+
+
+def _is_without_ranges(error: Exception) -> bool:
+    return any(text in str(error) for text in _WITHOUT_RANGES)
+
+
+def _connections(given: Any) -> int:
+    text = given if given is not None else os.environ.get(CONNECTIONS_VARIABLE) or CONNECTIONS
+    with suppress(ValueError, TypeError):
+        if int(text) >= 1:
+            return int(text)
+    raise UsageError(option="connections", expected="a number of 1 or more", found=shorten(text))
 
 
 def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:
@@ -300,33 +479,3 @@ def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:
     return StoredObject(meta["path"], meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
-
-
-def _profile() -> dict[str, str]:
-    """Return the settings of the AWS profile that is selected in the environment.
-
-    obstore reads the environment, but not the files of the AWS command line. Keys in the environment win.
-    """
-    if "AWS_ACCESS_KEY_ID" in os.environ:
-        return {}
-    name = os.environ.get("AWS_PROFILE", "default")
-    home = Path.home() / ".aws"
-    found: dict[str, str] = {}
-    for variable, file, section in (
-        ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", name),
-    ):
-        parser = configparser.ConfigParser(interpolation=None)
-        try:
-            parser.read(os.environ.get(variable, home / file), "utf-8")
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise UsageError(f"The AWS profile {name!r} cannot be read: {cut(str(error), LONG)}") from None
-        found |= dict(parser[section]) if section in parser else {}
-    names = {
-        "aws_access_key_id": "access_key_id",
-        "aws_secret_access_key": "secret_access_key",
-        "aws_session_token": "session_token",
-        "region": "region",
-        "endpoint_url": "endpoint",
-    }
-    return {names[key]: value for key, value in found.items() if key in names}

@@ -41,6 +41,8 @@ class FakeHub:
         Requests to other hosts.
     failing : dict
         Status to answer with, by pattern of a request.
+    passing : list of (int, dict)
+        Statuses and headers of the next answers of the API; 0 for a connection that ends without one.
     """
 
     address: str = ""
@@ -50,6 +52,7 @@ class FakeHub:
     requests: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     failing: dict[str, int] = field(default_factory=dict)
+    passing: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
     @property
     def env(self) -> dict[str, str]:
@@ -104,6 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.outside.append(request)
             return self._send(502)
         self.hub.requests.append(request)
+        if self.hub.passing and "/api/" in request:
+            status, headers = self.hub.passing.pop(0)
+            if status:
+                return self._send(status, **headers)
+            self.close_connection = True
+            return None
         for pattern, status in self.hub.failing.items():
             if re.search(pattern, request):
                 return self._send(status)

@@ -162,7 +162,7 @@ class Bucket:
     def chunks(self, entry: FileEntry) -> Iterator[Buffer]:
         """Yield the content of a file in pieces."""
         try:
-            yield from self.store.chunks(entry.name)
+            yield from self.store.chunks(entry.name, entry.bytes)
         except FileNotFoundError:
             raise StoreError(
                 place=self.place(entry.name), expected=f"an object of {entry.bytes} bytes", found="none"

@@ -133,3 +133,21 @@ def test_the_extra_is_named_where_the_library_is_missing(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingDependencyError, match=r"facepack\[hf\]"):
         copy("hf://datasets/a/b", tmp_path / "out")
+
+
+@pytest.mark.usefixtures("leaks_allowed")
+def test_answers_to_many_ranks_are_waited_for(hub: FakeHub, tmp_path: Path) -> None:
+    """The first request of a rank gets them too, in `packer copy` and in training."""
+    write_faces(tmp_path / "faces", 12)
+    url = "hf://datasets/me/faces"
+    passing = [(503, {}), (0, {}), (429, {"retry-after": "1"}), (429, {"ratelimit": '"api";r=0;t=1'})]
+    hub.passing += passing
+    run_packer("copy", tmp_path / "faces", url, env=hub.env)
+    hub.passing += passing
+    run_packer("copy", url, tmp_path / "back", env=hub.env)
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "faces")
+    hub.passing += passing
+    script = f"import readers; print(readers.open_dataset({url!r}, cache={str(tmp_path / 'cache')!r})[7]['frame'])"
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, env=hub.env, check=True, capture_output=True, text=True).stdout == "70\n"
+    assert hub.passing == []
