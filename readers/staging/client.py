@@ -28,6 +28,11 @@ from shardspec.errors import ShardspecError, StoreError
 
 _START_S = 60.0
 _ANSWER_S = 10.0
+_TICK_S = 5.0
+"""Time between messages of a stager that has nothing else to say (`readers.staging.server`)."""
+_SILENT_TICKS = 12
+"""Ticks without any message after which a stager is taken for suspended. Time in which this process is itself
+suspended does not count."""
 _PAUSE_S = 0.02
 _LOG_BYTES = 2000
 _QUIET_S = 30.0
@@ -35,7 +40,7 @@ _log = logging.getLogger("readers")
 
 
 class StagerLostError(ConnectionError):
-    """The stager has ended, for example because it was killed."""
+    """The stager has ended, for example because it was killed, or has not answered for a minute."""
 
 
 class StagerClient:
@@ -49,15 +54,19 @@ class StagerClient:
 
     def __init__(self, folder: CacheFolder) -> None:
         self.attached: dict[str, Mapping[str, Any]] = {}
-        self._connection = _connect(folder)
+        self._folder = folder
+        self._connection, self._pid = _connect(folder)
         self._outbox: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._numbers = count()
         self._answers: dict[int, SimpleQueue[Mapping[str, Any] | None]] = {}
         self._ended = Event()
+        self._heard = [0]  # the number of messages
         self._warned = -math.inf
         # No thread refers to this object, so that it can be finalised.
         for work in (
-            partial(_receive_all, self._connection, self._outbox, self._answers, self.attached, self._ended),
+            partial(
+                _receive_all, self._connection, self._outbox, self._answers, self.attached, self._ended, self._heard
+            ),
             partial(_send_all, self._connection, self._outbox),
         ):
             Thread(target=work, name="readers-staging", daemon=True).start()
@@ -79,7 +88,7 @@ class StagerClient:
         Raises
         ------
         StagerLostError
-            If the stager ends before it answers.
+            If the stager ends, or stops answering for a minute, before it answers.
         ShardspecError
             The error that the stager reports.
         """
@@ -98,15 +107,33 @@ class StagerClient:
         return found.get("result")
 
     def _wait(self, answer: "SimpleQueue[Mapping[str, Any] | None]", waits_for: str) -> Mapping[str, Any] | None:
-        begin = time.monotonic()
+        begin, heard, silent = time.monotonic(), self._heard[0], 0
         while True:
             with suppress(Empty):
-                return answer.get(timeout=_QUIET_S if waits_for else None)
+                return answer.get(timeout=_TICK_S)
+            heard, silent = self._heard[0], silent + 1 if self._heard[0] == heard else 0
+            if silent >= _SILENT_TICKS:
+                self._give_up()
+                return None
             now = time.monotonic()
-            if now - self._warned >= _QUIET_S:  # one thread warns for all
+            if waits_for and now - max(begin, self._warned) >= _QUIET_S:  # one thread warns for all
                 self._warned = now
                 text = "%s: not here after %d s. The store is slow or away, or other processes use the whole cache."
                 _log.warning(text, waits_for, now - begin)
+
+    def _give_up(self) -> None:
+        """Let another stager take the place of one that does not answer."""
+        self._ended.set()
+        self._outbox.put(None)
+        with self._folder.starting():
+            if not self._folder.depose(self._pid):  # another thread or process has done so
+                return
+        _log.warning(
+            "%s: the stager (process %d) has not answered for a minute, because it was suspended or killed, or because "
+            "the machine is overloaded. Another one takes its place.",
+            self._folder.root,
+            self._pid,
+        )
 
     def tell(self, op: str, **message: Any) -> None:
         """Send a message that is not answered. Safe in finalisers."""
@@ -131,10 +158,12 @@ def _receive_all(
     answers: dict[int, "SimpleQueue[Mapping[str, Any] | None]"],
     attached: Mapping[str, Mapping[str, Any]],
     ended: Event,
+    heard: list[int],
 ) -> None:
     with suppress(EOFError, OSError):
         while True:
             message = json.loads(connection.recv_bytes(MESSAGE_BYTES_MAX))
+            heard[0] += 1
             if "release" in message:
                 key, name = message["release"]
                 open_shards.release(Path(attached[key]["root"]) / name)
@@ -171,7 +200,8 @@ def stats() -> list[Mapping[str, Any]]:
     return found
 
 
-def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
+def _connect(folder: CacheFolder) -> "tuple[Connection[Any, Any], int]":
+    """Return a connection to the stager of a folder, and its process number."""
     try:
         folder.make()
         found = _dial(folder)
@@ -183,8 +213,26 @@ def _connect(folder: CacheFolder) -> "Connection[Any, Any]":
         raise StoreError(f"The cache folder cannot be used: {error.strerror}", place=folder.root) from error
 
 
-def _begin(folder: CacheFolder) -> "Connection[Any, Any]":
-    """Start a stager, unless another process has started one, and return a connection to it."""
+def _begin(folder: CacheFolder) -> "tuple[Connection[Any, Any], int]":
+    """Start a stager, unless another process has started one, and return a connection to it (`_connect`).
+
+    A stager that does not answer for a minute is replaced.
+    """
+    silent = read_address(folder.address)
+    found = _try_begin(folder)
+    if found is None and silent is not None and folder.depose(silent["pid"]):
+        found = _try_begin(folder)
+    if found is not None:
+        return found
+    pid = f" (process {silent['pid']} of {silent.get('host')})" if silent is not None else ""
+    raise StoreError(
+        f"The stager of this folder{pid} does not answer.",
+        place=folder.root,
+        hint="another host may use the folder, or its process hangs: choose another `cache`, or end the process",
+    )
+
+
+def _try_begin(folder: CacheFolder) -> "tuple[Connection[Any, Any], int] | None":
     deadline, process = time.monotonic() + _START_S, None
     while time.monotonic() < deadline:
         found = _dial(folder)
@@ -198,15 +246,11 @@ def _begin(folder: CacheFolder) -> "Connection[Any, Any]":
         if status is not None:  # it was killed, or gave way to one that has ended since
             process = _start(folder)
         time.sleep(_PAUSE_S)
-    raise StoreError(
-        "The stager of this folder does not answer.",
-        place=folder.root,
-        hint="another host may use the folder, or its process hangs: choose another `cache`, or end the process",
-    )
+    return None
 
 
-def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
-    """Return a connection to a running stager, or None."""
+def _dial(folder: CacheFolder) -> "tuple[Connection[Any, Any], int] | None":
+    """Return a connection to a running stager, and its process number, or None."""
     address = read_address(folder.address)
     if address is None:
         return None
@@ -218,7 +262,7 @@ def _dial(folder: CacheFolder) -> "Connection[Any, Any] | None":
         connection.recv_bytes(MESSAGE_BYTES_MAX)
     except (OSError, EOFError):
         return None
-    return connection
+    return connection, address["pid"]
 
 
 def _start(folder: CacheFolder) -> "subprocess.Popen[bytes]":

@@ -94,6 +94,21 @@ class CacheFolder:
         """Return the lock that a client holds while it starts the stager."""
         return FileLock(self.root / "starting.lock")
 
+    def depose(self, pid: int) -> bool:
+        """Let another stager start although that of a process number holds the lock.
+
+        When that stager is no longer suspended, it finds another one's address, and ends. Return whether there was one
+        of this number on this host.
+        """
+        address = read_address(self.address)
+        if address is None or (address["pid"], address.get("host")) != (pid, socket.gethostname()):
+            return False
+        with suppress(OSError):  # Windows refuses it
+            Path(self.lock().lock_file).unlink(missing_ok=True)
+            self.address.unlink(missing_ok=True)
+            return True
+        return False
+
     def add(self, key: str, url: str, manifest: bytes) -> Path:
         """Make the folder of a dataset, with its manifest, and return it."""
         made = next(iter((self.datasets / key).glob("*")), None)

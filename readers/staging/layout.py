@@ -11,7 +11,7 @@ from readers.staging.server import settings
 from shardspec.entries import FileEntry
 from shardspec.errors import DatasetChangedError, StoreError, UsageError
 from shardspec.layout import Layout, given_path, is_url, opened, parse_size
-from shardspec.stores import local_path
+from shardspec.stores import check_sendable, local_path
 from shardspec.wording import program, shorten
 
 CACHE_VARIABLE, SIZE_VARIABLE = "FACEPACK_CACHE", "FACEPACK_CACHE_SIZE"
@@ -140,7 +140,7 @@ def dataset_layout(
     folder = given_path("cache", cache or os.environ.get(CACHE_VARIABLE) or default_cache()).absolute()
     wanted = cache_size if cache_size is not None else os.environ.get(SIZE_VARIABLE)
     size = None if wanted is None else parse_size(wanted, "cache_size")[0]
-    options = dict(storage_options or {})
+    options = check_sendable(storage_options or {})
     for _ in range(_ATTEMPTS):
         try:
             client = client_of(folder)

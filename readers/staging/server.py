@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import socket
 import sys
 import time
 from collections import Counter
@@ -42,16 +43,19 @@ from shardspec.errors import (
 from shardspec.layout import MANIFEST_NAME, checked_chunks
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store, open_store
+from shardspec.stores.store import CONNECTIONS_VARIABLE
 
 FETCHERS = 4
 """Downloads at a time. Four streams fill the link of one store."""
-SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
+SETTINGS = ("AWS_", "AZURE_", "GOOGLE_", "HF_", CONNECTIONS_VARIABLE)
 """Prefixes of the environment variables from which stores take their settings. A client sends its own."""
 MESSAGE_BYTES_MAX = 1 << 26
 _LINGER_S = 1.0
 """Time without clients after which the stager ends. A script often opens several datasets one after the other."""
 _FIRST_CLIENT_S = 60.0
 _TICK_S = 1.0
+_BEAT_S = 5.0
+"""Time between messages to each client, which takes a silent stager for suspended (`readers.staging.client`)."""
 _KEY_LENGTH = 32
 _FREE_SHARE = 0.9
 _ATTEMPTS = 2
@@ -82,6 +86,7 @@ class Stager:
         self.sizes: dict[int, int] = {}  # the cache size that each client wants
         self.roots: dict[str, Path] = {}  # of all cached datasets, including those that nobody has opened
         self._adopting = Lock()
+        self._beaten = time.monotonic()
         for cached in folder.list():
             self.roots[cached.key] = cached.root
             for name, size in cached.files.items():
@@ -137,6 +142,15 @@ class Stager:
         """Return counts since the start of this process."""
         with self.changed:
             return {**self.counts, "held": self.schedule.held, "limit": self.schedule.limit}
+
+    def beat(self) -> None:
+        """Tell the clients now and then that this process answers."""
+        now = time.monotonic()
+        if now - self._beaten >= _BEAT_S:
+            self._beaten = now
+            for outbox in self.outboxes.values():
+                if outbox.empty():  # not to clients that are suspended themselves
+                    outbox.put({})
 
     def act(self, client: int, message: Mapping[str, Any]) -> None:
         """Act on a message that is answered later or not at all."""
@@ -239,6 +253,8 @@ class Stager:
                         hint="copy the dataset there again, which restores it",
                     ) from None
             except OSError as error:
+                if not _is_known(self.folder):  # the clients find another stager
+                    os._exit(0)
                 raise _unusable(self.folder, error) from error
             else:
                 with self.changed:
@@ -251,7 +267,7 @@ class Stager:
         path = dataset.root / entry.name
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
-        chunks = dataset.store.chunks(entry.name)
+        chunks = dataset.store.chunks(entry.name, entry.bytes)
         try:
             with unfinished.open("xb", buffering=0) as file:
                 for chunk in checked_chunks(chunks, entry, dataset.store.place(entry.name)):
@@ -293,6 +309,8 @@ class Stager:
         return file is not None or asked
 
     def _delete(self, file: StagedFile) -> None:
+        if not _is_known(self.folder):  # the files belong to another stager
+            os._exit(0)
         self.counts["evictions"] += 1
         with suppress(OSError):  # Windows refuses it while a view of the file is left
             self._path(file.key).unlink(missing_ok=True)
@@ -371,15 +389,17 @@ def serve(given: Path) -> None:
     folder.sweep()
     stager, token = Stager(folder), secrets.token_hex(16)
     listener = Listener(("127.0.0.1", 0), backlog=64)
-    write(folder.address, json.dumps({"port": listener.address[1], "token": token, "pid": os.getpid()}).encode())
+    address = {"port": listener.address[1], "token": token, "pid": os.getpid(), "host": socket.gethostname()}
+    write(folder.address, json.dumps(address).encode())
     for work in [stager.fetch_forever] * FETCHERS + [partial(_accept, stager, listener, token)]:
         Thread(target=work, daemon=True).start()
     with stager.changed:
         patience = _FIRST_CLIENT_S
         while stager.changed.wait_for(lambda: stager.outboxes, patience):
             while not stager.changed.wait_for(lambda: not stager.outboxes, _TICK_S):
-                if not _is_known(folder):  # a user deleted the folder: clients start a stager in a new one
+                if not _is_known(folder):  # a user deleted the folder, or another stager has taken this one's place
                     os._exit(0)
+                stager.beat()
             patience = _LINGER_S
         if _is_known(folder):
             folder.address.unlink(missing_ok=True)

@@ -3,12 +3,17 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from support.command import run_packer
 from support.crops import write_crops
@@ -19,7 +24,7 @@ from readers import Loader, open_dataset
 from readers.staging import client as client_module
 from readers.staging.client import client_of
 from readers.staging.folder import CacheFolder, read_address
-from shardspec.errors import DatasetChangedError, NotADatasetError, ShardCorruptError, StoreError
+from shardspec.errors import DatasetChangedError, NotADatasetError, ShardCorruptError, StoreError, UsageError
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -176,6 +181,58 @@ def test_a_stager_that_is_killed_is_replaced(datasets, server, tmp_path) -> None
             os.kill(stager_pid(tmp_path), signal.SIGKILL)
     assert len(killed) == 2
     assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+
+
+@pytest.fixture
+def suspended() -> Iterator[list[int]]:
+    """Processes that a test has suspended. They go on after it, and end."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 60
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, "a stager whose place was taken goes on"
+            time.sleep(0.05)
+
+
+def _suspend(cache: Path, suspended: list[int]) -> None:
+    suspended.append(stager_pid(cache))
+    os.kill(suspended[0], signal.SIGSTOP)
+
+
+def test_a_stager_that_is_suspended_is_replaced(datasets, server, tmp_path, suspended, monkeypatch) -> None:
+    monkeypatch.setattr(client_module, "_TICK_S", 1.0)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    before = remote[0]
+    _suspend(tmp_path, suspended)
+    keys = [key for batch in Loader(remote, 8, seed=1, timeout_s=120.0) for key in batch["key"]]
+    assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
+    assert stager_pid(tmp_path) != suspended[0]
+    os.kill(suspended[0], signal.SIGCONT)
+    assert np.array_equal(remote[0]["image"], before["image"])
+
+
+def test_a_new_process_replaces_a_suspended_stager(datasets, server, tmp_path, suspended, monkeypatch) -> None:
+    monkeypatch.setattr(client_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(client_module, "_START_S", 8.0)
+    script = "import sys, time, readers; readers.open_dataset(sys.argv[1], cache=sys.argv[2]); print(); time.sleep(600)"
+    command = [sys.executable, "-uc", script]
+    with subprocess.Popen([*command, server.url("lmdb"), tmp_path], stdout=subprocess.PIPE, env=server.env) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            _suspend(tmp_path, suspended)
+            remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+            assert remote[0]["key"] == open_dataset(datasets["lmdb"])[0]["key"]
+        finally:
+            other.kill()
+
+
+@pytest.mark.parametrize("value", [dict, timedelta(seconds=3), {"timeout": timedelta(seconds=3)}, float("nan")])
+def test_settings_that_cannot_be_sent_are_refused(server, tmp_path, value) -> None:
+    with raises(UsageError, option="storage_options"):
+        open_dataset(server.url("lmdb"), cache=tmp_path, storage_options={"credential_provider": value})
 
 
 def test_a_user_may_delete_files_of_the_cache(datasets, server, tmp_path) -> None:
