@@ -22,6 +22,7 @@ from packer.recipe.fields import Declaration
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
+from packer.sources.stored import sharing_settings
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about
@@ -64,14 +65,15 @@ def build(
         A folder, a packed dataset, a table (CSV, TSV, JSON lines, Parquet) with a path column, an archive (tar, LMDB,
         RecordIO, Parquet with images inside), or a folder or quoted pattern of archives; or the URL of one of them, except
         of a packed dataset. In Python also rows as dicts (paths relative to the current folder), or an object with
-        ``list_items``. The settings of a store come from the environment.
+        ``list_items``.
     out : path or str
         Output folder, or a URL in an object store, such as ``s3://bucket/faces``; must be new, empty, or hold an
         unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
     recipe : Recipe, optional
         A recipe, instead of its attributes as keyword arguments.
     storage_options : mapping, optional
-        Credentials, region and endpoint for `out`; by default from the environment (`shardspec.stores.Store`).
+        Credentials, region and endpoint for `out` and the source, and others (`shardspec.stores.Store`); by default from
+        the environment.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
     **options
@@ -96,10 +98,11 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
-    opened, target, store, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
-    check_steps(chosen, functions)
-    upload = None if store is None else Upload(store.url, storage_options)
-    return run_build(opened, target, chosen, how, progress, functions, upload=upload)
+    with sharing_settings(storage_options):
+        opened, target, store, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
+        check_steps(chosen, functions)
+        upload = None if store is None else Upload(store.url, storage_options)
+        return run_build(opened, target, chosen, how, progress, functions, upload=upload)
 
 
 def detect(
@@ -261,6 +264,7 @@ def dry_run(
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
     **options: Any,
 ) -> Estimate:
@@ -270,7 +274,7 @@ def dry_run(
 
     Parameters
     ----------
-    source, out, recipe, progress, **options
+    source, out, recipe, storage_options, progress, **options
         See `build`.
 
     Returns
@@ -282,12 +286,13 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    opened, target, _, chosen, how, functions = _resolve(source, out, recipe, options)
 
     def compare(listing: Listing, runtime: Mapping[str, str]) -> Comparison | None:
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
 
-    return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
+    with sharing_settings(storage_options):
+        opened, target, _, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
+        return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 
 
 def _resolve(

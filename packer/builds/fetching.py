@@ -14,7 +14,7 @@ from packer.sources.archives.member import Member
 from packer.sources.folders.frames import Frames
 from packer.sources.folders.sidecars import PART
 from packer.sources.item import Item, ItemFile
-from packer.sources.stored import set_state, time_of
+from packer.sources.stored import set_state, source_store, time_of
 from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import Scratch
 from shardspec.errors import BuildError, ObjectDeniedError, StoreError
@@ -67,7 +67,7 @@ class Fetcher:
         """Bytes of each item whose downloads have begun."""
         self._paths: dict[_Download, Path] = {}
         self._number = 0
-        self._store = lru_cache(Store)
+        self._store = lru_cache(source_store)
 
     @contextmanager
     def fetching(self, items: Iterable[Item]) -> Iterator[None]:

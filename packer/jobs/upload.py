@@ -126,6 +126,9 @@ class Upload:
             remove_shards(space)
             state = {"url": self.url, "id": uuid.uuid4().hex, **self._find_prefixes()}
             write_durably(space.upload, json.dumps(state).encode())
+        else:
+            with suppress(StoreError):  # some servers do not have this request, and some users not the permission
+                self._store.abort_uploads(_OURS.match)  # of a process that was killed: invisible, and paid for
         self._record = state
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end

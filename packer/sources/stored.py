@@ -8,10 +8,11 @@ and archives needs no knowledge of stores. The paths of the listed items are URL
 import contextvars
 import errno
 import hashlib
+import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from packer.workspace.scratch import Scratch
 from packer.workspace.shared_files import map_threaded
 from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 from shardspec.layout import is_url
-from shardspec.stores import Store
+from shardspec.stores import Store, check_sendable
 from shardspec.stores.store import StoredObject
 from shardspec.wording import counted, shorten
 
@@ -34,7 +35,55 @@ _COUNTED = 500
 _NO_FILE = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """Errors of the file system for names that cannot be those of further files."""
 
+_SETTINGS = "FACEPACK_SOURCE_OPTIONS"
+"""Environment variable with settings for the stores of sources, which workers inherit as they do those of AWS."""
+_OF_SERVERS = ("client_options", "connections")
+"""Settings that apply to web servers, too."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
+
+
+@contextmanager
+def sharing_settings(options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Use settings for the stores of sources while the block runs, also in workers that it starts.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        See `Store`.
+    """
+    before = os.environ.get(_SETTINGS)
+    try:
+        os.environ[_SETTINGS] = json.dumps(check_sendable(options or {}))
+    except UsageError:  # they may be those of the output only
+        os.environ[_SETTINGS] = ""
+    try:
+        yield
+    finally:
+        del os.environ[_SETTINGS]
+        if before is not None:
+            os.environ[_SETTINGS] = before
+
+
+def source_store(url: str) -> Store:
+    """Open the store of a source, with the settings that are shared.
+
+    Raises
+    ------
+    UsageError
+        If the URL is invalid, or if the settings cannot be sent to workers.
+    """
+    text = os.environ.get(_SETTINGS, "{}")
+    if not text:
+        raise UsageError(
+            option="storage_options",
+            expected="text, numbers, booleans, and dicts and lists of them, which workers can read",
+            found="a function or another object",
+            hint="use keys, or a profile with `credential_process`",
+        )
+    options = json.loads(text)
+    if _is_web(url):
+        options = {name: value for name, value in options.items() if name in _OF_SERVERS}
+    return Store(url, options)
 
 
 def time_of(etag: str) -> int:
@@ -202,7 +251,7 @@ class Mirror:
             ) from error
 
     def _place(self, url: str) -> _Place:
-        store = Store(url)
+        store = source_store(url)
         # The paths of items have the names of objects, which are not percent-encoded.
         shown = unquote(store.url) if _is_web(url) else store.url
         for place in self._places:
@@ -267,7 +316,7 @@ def check_url(url: str) -> str:
             found=shorten(url),
             hint="download the files with `hf download`",
         )
-    return Store(url).url
+    return source_store(url).url
 
 
 def _is_web(url: str) -> bool:

@@ -353,3 +353,32 @@ def test_what_cannot_be_packed_is_refused_at_once(here: StoreServer, tmp_path: P
     with raises(UsageError, place=here.url("refused-packed"), found="a packed dataset"):
         packer.build(here.url("refused-packed"), out, **QUIET)
     assert not out.exists()
+
+
+def test_a_byte_that_flips_on_the_way_is_not_packed(here: StoreServer, tmp_path: Path) -> None:
+    options = folder(tmp_path / "in")
+    options = {name: value for name, value in options.items() if name != "source"}
+    url = upload(here, tmp_path / "in", "flipped")
+    here.fail({"match": "GET .*(jpg|png|mp4)$", "kind": "flip", "times": 5})
+    packer.build(url, tmp_path / "out", **options, **SMALL)
+    assert here.left() == [0]
+    packer.build(tmp_path / "in", tmp_path / "local", **options, **SMALL)
+    assert packed(tmp_path / "out") == packed(tmp_path / "local")
+
+
+def test_settings_reach_the_workers_of_a_source_and_are_not_stored(
+    here: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "in", [f"{number}.png" for number in range(6)])
+    url = upload(here, tmp_path / "in", "settings")
+    for name in here.variables:
+        monkeypatch.delenv(name)
+    options = {"access_key_id": "test", "secret_access_key": "s3cr3t", "endpoint": here.address}
+    packer.dry_run(url, tmp_path / "out", storage_options=options, **QUIET)
+    packer.build(url, tmp_path / "out", storage_options=options, engine="processes", workers=2, progress=False)
+    assert len(read_samples(tmp_path / "out")) == 6
+    assert packer.build(url, tmp_path / "out", storage_options=options, **QUIET).found_finished
+    assert not any(b"s3cr3t" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert "s3cr3t" not in str(os.environ)
+    with raises(UsageError, option="storage_options"):
+        packer.build(url, tmp_path / "other", storage_options={**options, "credential_provider": dict}, **QUIET)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from botocore.session import Session
 from support.builds import QUIET, write_images
 from support.command import arguments, read_jsonl, run_packer
 from support.errors import raises
-from support.stores import StoreServer
+from support.stores import BUCKET, StoreServer
 
 import packer
 from packer.cli import main
@@ -276,3 +277,22 @@ def test_a_dry_run_writes_nothing(here: StoreServer, source: Path) -> None:
     assert packer.dry_run(source, here.url("dry"), progress=False).fits
     assert here.objects("dry") == {}
     assert list(Path().iterdir()) == []
+
+
+def test_unfinished_parts_of_a_killed_build_are_deleted_when_it_resumes(
+    here: StoreServer, source: Path, local: Path, tmp_path: Path
+) -> None:
+    """Nobody sees them in the bucket, and they are paid for. Those of others are left."""
+    url, work = here.url("parts"), tmp_path / "work"
+    here.fail({"match": "PUT .*shard-00003", "kind": "403", "times": FOREVER})
+    with raises(StoreError):
+        packer.build(source, url, work=work, **LARGE, **QUIET)
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    client = Session().create_client("s3", endpoint_url=here.address, **keys)
+    for name in ("parts/shard-00003.lmdb", "parts/notes.bin", "other/shard-00003.lmdb"):
+        client.create_multipart_upload(Bucket=BUCKET, Key=name)
+    here.fail()
+    packer.build(source, url, work=work, **LARGE, **QUIET)
+    left = client.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+    assert sorted(one["Key"] for one in left) == ["other/shard-00003.lmdb", "parts/notes.bin"]
+    assert download(url, tmp_path / "back") == files(local)
