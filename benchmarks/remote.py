@@ -73,8 +73,8 @@ class _Handler(SimpleHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *args: Any, bucket: _Bucket, latency_s: float, **options: Any) -> None:
-        self._bucket, self._latency_s, self._left = bucket, latency_s, 0
+    def __init__(self, *args: Any, bucket: _Bucket, latency_s: float, connection_rate: float, **options: Any) -> None:
+        self._buckets, self._latency_s, self._left = [bucket, _Bucket(connection_rate)], latency_s, 0
         super().__init__(*args, **options)
 
     def send_head(self) -> Any:
@@ -103,29 +103,31 @@ class _Handler(SimpleHTTPRequestHandler):
     def copyfile(self, source: Any, outputfile: Any) -> None:
         while piece := source.read(min(_PIECE, self._left)):
             self._left -= len(piece)
-            self._bucket.take(len(piece))
+            for bucket in self._buckets:
+                bucket.take(len(piece))
             outputfile.write(piece)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
-def serve(folder: str, rate: str, latency_ms: str) -> None:
+def serve(folder: str, rate: str, latency_ms: str, connection_rate: str) -> None:
     """Serve a folder until the process is killed; print the port."""
-    handler = partial(_Handler, directory=folder, bucket=_Bucket(float(rate) * 1e6), latency_s=float(latency_ms) / 1e3)
+    options = {"latency_s": float(latency_ms) / 1e3, "connection_rate": float(connection_rate) * 1e6}
+    handler = partial(_Handler, directory=folder, bucket=_Bucket(float(rate) * 1e6), **options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 @contextmanager
-def server(folder: Path, rate: float, latency_ms: float) -> Iterator[str]:
+def server(folder: Path, rate: float, latency_ms: float, connection_rate: float = _FAST) -> Iterator[str]:
     """Start a server of a folder, whose files are in memory, and yield its URL; S3 clients find it in the environment."""
     for path in folder.rglob("*"):
         if path.is_file():
             path.read_bytes()
     command = [sys.executable, "-c", "import sys; from benchmarks.remote import serve; serve(*sys.argv[1:])"]
-    given = [str(folder), str(rate), str(latency_ms)]
+    given = [str(folder), str(rate), str(latency_ms), str(connection_rate)]
     # Clients may close a connection early, which the server reports.
     options: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([*command, *given], **options) as process:
@@ -248,12 +250,13 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument("--rates", nargs="*", type=float, default=[50, 200], help="MB/s")
     parser.add_argument("--latency-ms", type=float, default=30)
+    parser.add_argument("--connection-rate", type=float, default=_FAST, help="MB/s of each connection")
     parser.add_argument("--shard-mb", type=float, default=32)
     parser.set_defaults(kinds=["raw", "jpeg"], rounds=3, rows=6000)
     arguments = parser.parse_args()
     stored = arguments.folder / "store"
     stored.mkdir(parents=True, exist_ok=True)
-    given = {name: getattr(arguments, name) for name in ("rates", "latency_ms", "shard_mb")}
+    given = {name: getattr(arguments, name) for name in ("rates", "latency_ms", "connection_rate", "shard_mb")}
     rows = {"raw": arguments.rows, "jpeg": arguments.rows * JPEGS}
     settings = settings_of(arguments) | given | {"rows": rows, "peers": versions(LIBRARIES)}
     out = artefact(arguments.json, "remote")
@@ -264,7 +267,7 @@ def main() -> None:
         make_source(source, (kind,), dict.fromkeys(KINDS, rows[kind]))
         entries = entries_of(stored, SourceImages(source, kind), arguments.batch, shard_bytes, arguments.only)
         for rate in arguments.rates:
-            with server(stored, rate, arguments.latency_ms) as url:
+            with server(stored, rate, arguments.latency_ms, arguments.connection_rate) as url:
                 groups.append(group_of(f"{kind}, {rate:g} MB/s", entries, arguments, url, rate))
             print(remote_tables([groups[-1]])[0] + "\n", flush=True)
             write(document("remote", settings, groups), out)

@@ -1,7 +1,7 @@
 """Bar charts of the values of a small field. Each bar has the condition that selects its samples."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -77,6 +77,15 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
     selection : Selection, optional
         The selected rows; all by default.
     """
+    found = _spread(dataset, name, selection)
+    if not dataset.is_sampled(name) or dataset.sample is None:
+        return found
+    whole = sum(part.bytes for part in dataset.manifest.parts)
+    note = f"in {len(dataset.sample)} of {len(dataset)} samples; all may need a download of {megabytes(whole)}"
+    return replace(found, note="; ".join(filter(None, [found.note, note])))
+
+
+def _spread(dataset: BrowsedDataset, name: str, selection: Selection | None) -> Spread:
     field = dataset.field(name)
     if field.kind == "text":
         return _of_texts(dataset, name, selection)
@@ -124,7 +133,7 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
         texts, known = dataset.texts(name), dataset.known(name)
     except UsageError as error:  # too many samples
         return Spread(name, "none", (), str(error))
-    there = np.ones(len(dataset), np.bool_) if known is None else known
+    there = np.ones(len(texts.codes), np.bool_) if known is None else known
     counts = np.bincount(texts.codes[there], minlength=len(texts.names))
     chosen = counts
     if selection is not None:
@@ -134,7 +143,7 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]))
         for at, text in zip(order, texts.names[order[:_LISTED]].tolist(), strict=False)
     ]
-    return Spread(name, "list", tuple(bars), _note(len(order), len(dataset) - int(counts.sum())))
+    return Spread(name, "list", tuple(bars), _note(len(order), len(texts.codes) - int(counts.sum())))
 
 
 def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Spread:
@@ -150,6 +159,14 @@ def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Sprea
 def _counted(values: ColumnArray) -> dict[int, int]:
     found, counts = np.unique(values, return_counts=True)
     return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
+
+
+def megabytes(bytes: int) -> str:
+    """Write a size for a page, such as ``3.2 MB``."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if bytes >= size:
+            return f"{bytes / size:.1f} {unit}" if bytes < 100 * size else f"{bytes / size:,.0f} {unit}"
+    return f"{bytes} B"
 
 
 def condition_of(field: Field, value: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
+from packer.packed.browse.columns import ColumnArray
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import browsed_folder
 from packer.packed.rejects import rejects
@@ -83,7 +84,8 @@ def report(
         File of the report, ``.html``, in an existing folder outside the datasets.
     count : int
         Samples of each dataset to show, at least 0, drawn evenly over the classes. Fewer are shown if a class is smaller
-        than its share, or if their images exceed 32 MB.
+        than its share, or if their images exceed 32 MB. Of a dataset in a store, fields that are not in the index are
+        counted in these samples only.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -135,13 +137,18 @@ def report(
 
 
 def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any]:
+    if dataset.is_remote:
+        dataset.sample = evenly(len(dataset), max(1, count))
+    rows = _choose(dataset, count)
+    if dataset.sample is not None and rows:  # downloaded in any case
+        dataset.sample = np.array(sorted(rows), np.int64)
     names = [name for name in dataset.small_fields if name not in _NOT_SPREAD]
     spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
     try:
         rejected = rejects(dataset.path, progress=False)
     except DatasetError:  # a dataset without reports, written by the user's own program
         rejected = None
-    chosen, left_out = _embed(dataset, _choose(dataset, count), most_bytes)
+    chosen, left_out = _embed(dataset, rows, most_bytes)
     made = cards(dataset, [row for row, _ in chosen]) if chosen else []
     return {
         "about": {**describe(dataset), "classes": dataset.classes},
@@ -157,13 +164,20 @@ def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
     """Choose rows from all over the dataset, taking turns between the classes."""
     if dataset.picture is None or not len(dataset) or not count:
         return []
-    labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
+    labels = _labels(dataset)
     found = np.unique(labels)
     share = -(-count // max(1, len(found)))
     several = (np.flatnonzero(labels == label) for label in found[evenly(len(found), count)])
     some = [rows[evenly(len(rows), share)] for rows in several]
     turns = [int(row) for turn in zip_longest(*some) for row in turn if row is not None]
     return turns[:count]
+
+
+def _labels(dataset: BrowsedDataset) -> ColumnArray:
+    if "label" not in dataset.small_fields or dataset.is_sampled("label"):
+        return np.zeros(len(dataset))
+    labels: ColumnArray = np.ma.getdata(dataset.column("label"))
+    return labels
 
 
 def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
@@ -180,6 +194,6 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
             continue
         used += len(image.data)
         chosen.append((row, f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"))
-    labels = np.ma.getdata(dataset.column("label")) if "label" in dataset.small_fields else np.zeros(len(dataset))
+    labels = _labels(dataset)
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
     return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""

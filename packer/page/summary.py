@@ -12,6 +12,7 @@ from packer.packed.browse.columns import MAX_TEXTS
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.inspect.inspect import InspectReport
 from packer.packed.inspect.leaks import find_leaks
+from packer.page.counts import megabytes
 from packer.recipe.command_line import changed_options, option_words
 from readers.drawing.values import printable
 from shardspec.columns import allocate, evenly, fill_missing
@@ -48,7 +49,7 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
         "beside": [(count, what) for count, what in beside if count],
         "format": manifest.format,
         "shards": counted(len(manifest.shards), "shard"),
-        "bytes": _megabytes(manifest.stored_bytes),
+        "bytes": megabytes(manifest.stored_bytes),
         "digest": manifest.digest,
         "history": InspectReport(dataset.path, manifest).history,
         "recipes": [_made(generation) for generation in manifest.generations[-5:]],
@@ -59,7 +60,7 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
 
 def _field_sizes(dataset: BrowsedDataset) -> tuple[list[dict[str, str]], int]:
     """Return every field with its encoded bytes, and the number of samples they are estimated from; 0 if exact."""
-    rows = evenly(len(dataset), _SIZED)
+    rows = evenly(len(dataset), _SIZED) if dataset.sample is None else dataset.sample
     varying = [field for field in dataset.schema if not field.is_fixed]
     sums = dict.fromkeys((field.name for field in varying), 0)
     for start in range(0, len(rows), 500) if varying else ():
@@ -77,7 +78,7 @@ def _field_sizes(dataset: BrowsedDataset) -> tuple[list[dict[str, str]], int]:
             bytes = round(sums[field.name] * len(dataset) / max(1, len(rows)))
         about = "" if field.is_fixed or whole else "about "
         joined = ", joined" if field.name in dataset.joined else ""
-        sizes.append({"name": field.name, "kind": _kind(field) + joined, "bytes": about + _megabytes(bytes)})
+        sizes.append({"name": field.name, "kind": _kind(field) + joined, "bytes": about + megabytes(bytes)})
     return sizes, 0 if whole or not varying else len(rows)
 
 
@@ -106,6 +107,10 @@ def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
     with_source = [dataset for dataset in datasets if "source" in dataset.schema]
     if len(with_source) < 2:
         return
+    far = sum(part.bytes for dataset in with_source if dataset.is_remote for part in dataset.manifest.parts)
+    if far:
+        yield f"not compared: the sources of these datasets, which may need a download of {megabytes(far)}"
+        return
     try:
         found = find_leaks([dataset.path for dataset in with_source], by="source", progress=False).found
     except ShardspecError as error:
@@ -114,13 +119,6 @@ def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
     if found:
         named = list_some([printable(shorten(leak.group)) for leak in found], 5)
         yield f"{counted(len(found), 'source')} in more than one of these datasets: {named}"
-
-
-def _megabytes(bytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if bytes >= size:
-            return f"{bytes / size:.1f} {unit}" if bytes < 100 * size else f"{bytes / size:,.0f} {unit}"
-    return f"{bytes} B"
 
 
 def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
@@ -144,7 +142,7 @@ def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
 
 def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
     """Yield warnings about repeated keys, sources that may be copies, and a source with most of the samples."""
-    if len(dataset) > MAX_TEXTS:
+    if len(dataset) > MAX_TEXTS or dataset.sample is not None:
         return
     if "key" in dataset.schema and dataset.schema["key"].kind == "text":
         keys = dataset.texts("key")

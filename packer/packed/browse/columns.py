@@ -18,6 +18,7 @@ MAX_TEXTS = 10**7
 """Most samples of a dataset whose text fields are read into memory. A key takes 20 bytes or more."""
 
 _CHUNK = 8192
+_TEXT = np.dtypes.StringDType()
 
 
 class Texts(NamedTuple):
@@ -35,8 +36,10 @@ class Texts(NamedTuple):
     codes: npt.NDArray[np.int32]
 
 
-def read_numbers(pool: ShardPool, field: Field) -> ColumnArray:
-    """Read a fixed field of all samples."""
+def read_numbers(pool: ShardPool, field: Field, some: IntArray | None = None) -> ColumnArray:
+    """Read a fixed field of some samples, by default of all."""
+    if some is not None:
+        return _read_some(pool, field, some)
     values: ColumnArray = allocate([field], len(pool))[field.name]
     for start, columns in read_blocks(pool, [field.name]):
         block = columns[field.name]
@@ -44,25 +47,39 @@ def read_numbers(pool: ShardPool, field: Field) -> ColumnArray:
     return values
 
 
-def read_texts(pool: ShardPool, name: str) -> Texts:
-    """Read a text field of all samples.
+def read_texts(pool: ShardPool, name: str, some: IntArray | None = None) -> Texts:
+    """Read a text field of some samples, by default of all.
 
     Raises
     ------
     UsageError
         If there are too many samples.
     """
+    if some is not None:
+        texts = np.array([as_text(value) for value in _read_some(pool, pool.schema[name], some)], _TEXT)
+        return _coded(texts)
     if len(pool) > MAX_TEXTS:
         raise UsageError(
             f"The dataset has {len(pool):,} samples. Text fields such as {name!r} can be filtered, sorted and counted "
             f"in datasets of up to {MAX_TEXTS:,} samples. Filter by a field of numbers."
         )
-    texts = np.empty(len(pool), np.dtypes.StringDType())
+    texts = np.empty(len(pool), _TEXT)
     for start, columns in read_blocks(pool, [name]):
         values = columns[name]
         texts[start : start + len(values)] = [as_text(value) for value in values]
+    return _coded(texts)
+
+
+def _coded(texts: ColumnArray) -> Texts:
     names, codes = np.unique(texts, return_inverse=True)
     return Texts(names, codes.astype(np.int32))
+
+
+def _read_some(pool: ShardPool, field: Field, rows: IntArray) -> ColumnArray:
+    out = allocate([field], len(rows))
+    pool.read(rows, [field.name], out, np.arange(len(rows)))
+    values: ColumnArray = out[field.name]
+    return values
 
 
 def read_blocks(pool: ShardPool, fields: Sequence[str]) -> Iterator[tuple[int, Columns]]:

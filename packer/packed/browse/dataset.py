@@ -68,6 +68,9 @@ class BrowsedDataset:
     ----------
     place : Path or str
         The folder, or the URL of a remote dataset.
+    sample : int array or None
+        If given, the only rows of which fields are read that are not in the index (`is_sampled`): in a store, their
+        values lie between the images.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class BrowsedDataset:
         self.path, self.place = path, place_of(path)
         self.pool = ShardPool(layout_at(path.absolute()), verify, checksums=True)
         self.manifest = self.pool.manifest
+        self.sample: IntArray | None = None
         self._lock = threading.RLock()
         self._numbers: dict[str, ColumnArray] = {}
         self._texts: dict[str, Texts] = {}
@@ -127,6 +131,20 @@ class BrowsedDataset:
             return self.schema[name]
         return Field(name, "fixed", {BOX_SIDE: "<f4", WRONG: "|b1"}[name], ())
 
+    @property
+    def is_remote(self) -> bool:
+        """True if shards are in a store only, and are downloaded in part."""
+        layout = self.pool.layout
+        files = [layout.root / entry.name for part in self.manifest.parts for entry in part.files]
+        return layout.reads_parts and not all(path.exists() for path in files)
+
+    def is_sampled(self, name: str) -> bool:
+        """Return whether columns of a small field have the rows of `sample` only."""
+        if self.sample is None:
+            return False
+        field = self.field(name)
+        return name in (BOX_SIDE, WRONG) or field.kind == "text" or self.pool.map_index(field) is None
+
     def numbers(self, name: str) -> ColumnArray:
         """Return a small field of numbers of all samples. Missing values are not marked (`known`)."""
         with self._lock:
@@ -144,14 +162,17 @@ class BrowsedDataset:
         """
         with self._lock:
             if name not in self._texts:
-                self._texts[name] = read_texts(self.pool, name)
+                self._texts[name] = read_texts(self.pool, name, self.sample)
             return self._texts[name]
 
     def known(self, name: str) -> npt.NDArray[np.bool_] | None:
         """Return which samples have a value of a small field: (rows,); None if all have one."""
         of = {BOX_SIDE: ("box",), WRONG: ("label", self._prediction or "")}.get(name, (name,))
         fields = [field for one in of if (field := self.schema.validity(one)) is not None]
-        return np.logical_and.reduce([self.numbers(field) for field in fields]) if fields else None
+        if not fields:
+            return None
+        known: npt.NDArray[np.bool_] = np.logical_and.reduce([self.numbers(field) for field in fields])
+        return known[self.sample] if self.is_sampled(name) and len(known) == len(self) else known
 
     def column(self, name: str) -> ColumnArray:
         """Return a small field of all samples: numbers, or texts as ``StringDType``. Missing values are masked."""
@@ -296,12 +317,12 @@ class BrowsedDataset:
         if name == WRONG:
             return self._compare_predictions()
         if name == BOX_SIDE:
-            boxes = read_numbers(self.pool, self.schema["box"])
+            boxes = read_numbers(self.pool, self.schema["box"], self.sample)
             sides: ColumnArray = (boxes[:, 2:] - boxes[:, :2]).max(axis=1, initial=0).astype(np.float32)
             return sides
         field = self.schema[name]
         mapped = self.pool.map_index(field) if name not in self.joined else None
-        return read_numbers(self.pool, field) if mapped is None else mapped
+        return read_numbers(self.pool, field, self.sample) if mapped is None else mapped
 
     def _compare_predictions(self) -> ColumnArray:
         """Return which predictions are not the labels."""

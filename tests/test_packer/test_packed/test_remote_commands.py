@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.objects import serving_objects
 from support.packed_files import write_faces
 from support.stores import StoreServer, web_server
 
@@ -143,3 +144,35 @@ def test_the_cache_is_listed_and_cleared_and_keeps_what_is_not_its_own(
 
 def dataset_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "facepack/datasets").rglob("*") if path.is_file()]
+
+
+def test_a_report_on_a_remote_dataset_takes_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None
+) -> None:
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    with packer.Writer(tmp_path / "local", shard_size="3MB", classes=["a", "b"], progress=False) as writer:
+        for number in range(120):
+            image = random.integers(0, 255, (300, 300, 3), np.uint8)
+            writer.write(image=image, label=number % 2, box=random.random(4), source=f"s{number % 40}", number=number)
+    pages = []
+    with serving_objects() as server:
+        root = tmp_path / "local"
+        files = [path for path in root.rglob("*") if path.is_file()]
+        server.objects |= {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+        for name in ("one", "two"):
+            packer.report(f"{server.address}/{name}", tmp_path / "report.html", count=8, progress=False)
+            pages.append((tmp_path / "report.html").read_text("utf-8"))
+        size = sum(map(len, server.objects.values()))
+        assert server.sent < size / 2
+        before = server.sent
+        packer.report(
+            [f"{server.address}/one", f"{server.address}/two"], tmp_path / "both.html", count=8, progress=False
+        )
+        assert server.sent - before < size / 2
+    for page in pages:
+        assert "in 8 of 120 samples" in page
+        assert f"{size // 10**6}" in page
+    assert "not compared" in (tmp_path / "both.html").read_text("utf-8")
+    packer.report(tmp_path / "local", tmp_path / "report.html", count=8, progress=False)
+    assert "in 8 of 120 samples" not in (tmp_path / "report.html").read_text("utf-8")
