@@ -59,7 +59,7 @@ def with_clips(forward: Forward) -> Forward:
             return forward(self, batch, seeds)
         sides = image.shape[:2]
         if seeds is None:
-            seeds = torch.randint(1 << 62, (len(image),))
+            seeds = torch.randint(1 << 62, (len(image),), device="cpu")
         draws = RowDraws(seeds.numpy()) if isinstance(seeds, Tensor) else seeds
         in_time = [name for name, value in batch.items() if isinstance(value, Tensor) and value.shape[:2] == sides]
         frames = batch | {name: batch[name].flatten(0, 1) for name in in_time}

@@ -228,7 +228,7 @@ class PinnedBuffers:
                 stored = stored_dtype(value.dtype)
                 like = torch.from_numpy(np.empty(0, stored))
                 # The array keeps the tensor, and so the page-locked memory, alive.
-                pinned = torch.empty((rows, *value.shape), dtype=like.dtype, pin_memory=True)
+                pinned = torch.empty((rows, *value.shape), dtype=like.dtype, device="cpu", pin_memory=True)
                 out[name] = pinned.numpy().view(value.dtype)
         return out
 

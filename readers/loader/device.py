@@ -59,7 +59,7 @@ def can_pin() -> bool:
     """
     try:
         if torch.cuda.device_count() == 0:
-            torch.empty(1, pin_memory=True)
+            torch.empty(1, device="cpu", pin_memory=True)
     except RuntimeError as error:
         warnings.warn(
             f"pin_memory: expected a device that batches are copied to, found none ({_first_line(error)}): "

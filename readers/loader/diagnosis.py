@@ -217,7 +217,7 @@ def _measure_transforming(loader: Loader, batches: int) -> _Work:
 
     def work() -> None:
         for batch, count in taken:
-            seeds = torch.arange(count) if seeded else None
+            seeds = torch.arange(count, device="cpu") if seeded else None
             apply_transform(loader.batch_transform, move(copy(batch), loader.device, ahead=True), seeds)
 
     return _measure_work(work, sum(count for _, count in taken))

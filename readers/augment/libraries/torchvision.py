@@ -1,6 +1,7 @@
 """Adapter for transforms of torchvision v2."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any
 
@@ -85,16 +86,18 @@ class Torchvision(Adapter):
         points: Points | None,
         rng: np.random.Generator,
     ) -> tuple[npt.NDArray[Any], Masks, Points | None]:
-        """Call the transforms once."""
+        """Call the transforms once, on the CPU, whatever torch's default device is."""
         axes = image.ndim - 1
         kind = tv_tensors.Video if axes == 3 else tv_tensors.Image
-        data: dict[str, Any] = {"image": kind(image_tensor(image))}
-        if masks:
-            data["masks"] = {name: ExactMask(mask_tensor(mask, axes, name)) for name, mask in masks.items()}
-        if points is not None:
-            canvas = (image.shape[-3], image.shape[-2])
-            data["points"] = ExactPoints(torch.from_numpy(points.astype(np.float64)), canvas_size=canvas)
-        with torch.no_grad(), TorchDraws(int(rng.integers(2**63))):
+        # As a context, a device costs time in every operation, so it is entered only if it is not the default.
+        on_cpu = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+        with torch.no_grad(), on_cpu, TorchDraws(int(rng.integers(2**63))):
+            data: dict[str, Any] = {"image": kind(image_tensor(image))}
+            if masks:
+                data["masks"] = {name: ExactMask(mask_tensor(mask, axes, name)) for name, mask in masks.items()}
+            if points is not None:
+                canvas = (image.shape[-3], image.shape[-2])
+                data["points"] = ExactPoints(torch.from_numpy(points.astype(np.float64)), canvas_size=canvas)
             result = self._called(transform, data)
         moved = None if points is None else result["points"].as_subclass(Tensor).numpy().astype(np.float32)
         return (

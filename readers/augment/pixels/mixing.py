@@ -46,9 +46,8 @@ class _BatchMix(BatchModule):
             mixed = self._mix({**batch, "image": image.flatten(1, 2)}, seeds, False)
             return {**mixed, "image": mixed["image"].unflatten(1, image.shape[1:3])}
         soft = self._soft(batch.get("label"), len(image))
-        numbers = uniform(
-            torch.empty(len(image), 0), 5, seeds
-        )  # on the CPU: reading them back would wait for the device
+        # On the CPU, because reading them back would wait for the device.
+        numbers = uniform(torch.empty(len(image), 0, device="cpu"), 5, seeds)
         kept = self._shares(numbers[:, :3]).to(image.device, non_blocking=True)
         out, kept = self.mixed(batch, kept, numbers[:, 3:].to(image.device, non_blocking=True), owned)
         if image.is_contiguous(memory_format=torch.channels_last):

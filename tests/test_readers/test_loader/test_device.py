@@ -7,11 +7,14 @@ import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support.batches import keys_of
+from torchvision.transforms import v2
 
-from readers import Loader, open_dataset
+from readers import Loader, RandomResizedCrop, diagnose, open_dataset
+from readers.augment import BatchCompose, BatchCrop, BatchCutMix, BatchFlip, BatchMixUp, HorizontalFlip, Torchvision
 from readers.loader.device import move
 
 
@@ -92,3 +95,44 @@ def test_an_error_of_an_early_copy_waits_for_its_batch(raw_path, monkeypatch, as
         assert left() is None  # no cycle with the error
     finally:
         gc.enable()
+
+
+def batches_of(path, **how):
+    loader = Loader(open_dataset(path, fields=["image", "label"]), 8, seed=3, **how)
+    return [value for batch in loader for value in (batch["image"], batch["label"])]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: list(open_dataset(path, transform=HorizontalFlip())[3].values()),
+        lambda path: [open_dataset(path, ["image"], decode={"image": RandomResizedCrop(16)})[3]["image"]],
+        lambda path: [open_dataset(path, transform=HorizontalFlip()).read_batch([1, 2])["image"]],
+        lambda path: batches_of(path, sample_transform=HorizontalFlip()),
+        lambda path: [open_dataset(path, transform=Torchvision(v2.RandomCrop(16)))[3]["label"]],
+        lambda path: batches_of(path, sample_transform=Torchvision(v2.RandomCrop(16))),
+        lambda path: batches_of(path, batch_transform=BatchCompose([BatchFlip(), BatchCrop(16)])),
+        lambda path: batches_of(path, batch_transform=BatchMixUp(3)),
+        lambda path: batches_of(path, batch_transform=lambda batch: BatchCutMix(3)(BatchFlip()(batch))),
+        lambda path: sorted(open_dataset(path).sampler(seed=1)),
+    ],
+)
+def test_another_default_device_changes_nothing(raw_path, read):
+    torch.manual_seed(0)
+    expected = read(raw_path)
+    torch.set_default_device("meta")  # its tensors cannot become numpy arrays, like those of a GPU
+    try:
+        torch.manual_seed(0)
+        found = read(raw_path)
+    finally:
+        torch.set_default_device(None)
+    assert len(found) == len(expected) > 0
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_diagnosis_with_another_default_device(raw_path):
+    torch.set_default_device("meta")
+    try:
+        diagnose(Loader(open_dataset(raw_path), 8, batch_transform=BatchFlip()), lambda batch: None, batches=2)
+    finally:
+        torch.set_default_device(None)
