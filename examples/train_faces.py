@@ -60,7 +60,7 @@ val, test = (
 )
 if len(set(val.column("label").tolist())) < 2:
     parser.error(f"{options.parts}/val has one class alone, so no AUC: split with --stratify label")
-order = BalancedBatches(train.column("label"), options.batch_size)  # every batch half real, half fake
+order = BalancedBatches(train, options.batch_size)  # every batch half real, half fake
 loader = Loader(train, order=order, seed=0, device=device)
 
 model = torchvision.models.get_model(options.model, num_classes=1).to(device, memory_format=torch.channels_last)

@@ -30,7 +30,8 @@ class CustomOrder:
         Rows of the dataset.
     rows_of : callable
         Function of the epoch, or of (epoch, seed) if its attribute ``seeded`` is True. Returns rows, (n,), or batches
-        of one row or more; the same for the same arguments, on every rank.
+        of one row or more; the same for the same arguments, on every rank. If it has an attribute ``dataset_rows``,
+        the number of rows that it was made for, it must be that of the dataset.
     seed : int
         Seed of the samples' draws.
     batched : bool
@@ -44,6 +45,14 @@ class CustomOrder:
         if not callable(rows_of):
             raise UsageError(
                 option="order", expected="a function of the epoch that returns rows", found=shorten(rows_of)
+            )
+        made_for = getattr(rows_of, "dataset_rows", samples)
+        if made_for != samples:
+            raise UsageError(
+                option="order",
+                expected=f"columns of the dataset that is read, of {samples} rows",
+                found=f"{type(rows_of).__name__} of {made_for} rows",
+                hint=f"make it of that dataset: {type(rows_of).__name__}(dataset, ...)",
             )
         self.samples = samples
         self.seed = check_seed(seed)

@@ -1,7 +1,7 @@
 """Orders of batches composed by group: balanced over classes, P × K samples, or pairs."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,41 @@ _ROWS_TAG, _BATCHES_TAG, _VALUES_TAG, _FILL_TAG = range(0x62617463680, 0x6261746
 Values = npt.ArrayLike | Sequence[str] | tuple[Any, ...]
 """One value for each row. A tuple of such columns: rows with equal values in all of them belong together."""
 
+Names = str | tuple[str, ...]
+"""A column of a dataset by its name, or a tuple of names: rows with equal values in all columns belong together."""
+
+
+@runtime_checkable
+class Table(Protocol):
+    """A dataset, of which an order takes columns."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def column(self, name: str) -> Any:
+        """Return one field of all rows."""
+
+
+def _columns(source: Table | Values, by: Names | None, **others: Values | Names | None) -> tuple[Any, ...]:
+    """Return the values by which to group rows, and the other columns; of a dataset, its fields with the given names."""
+    if isinstance(source, Table):
+        if by is None:
+            raise UsageError(option="by", expected="the field of the dataset by which to group its rows", found="none")
+        return tuple(_named(source, option, names) for option, names in {"by": by, **others}.items())
+    if by is not None:
+        raise UsageError(option="by", expected="none unless the order is made of a dataset", found=shorten(by))
+    return (source, *others.values())
+
+
+def _named(table: Table, option: str, names: Any) -> Any:
+    if names is None:
+        return None
+    if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
+        return tuple(table.column(name) for name in names)
+    if not isinstance(names, str):
+        raise UsageError(option=option, expected="the name of a field of the dataset", found=shorten(names))
+    return table.column(names)
+
 
 class BalancedBatches:
     """Batches with equally many samples of every class: exactly half and half for two classes.
@@ -27,18 +62,20 @@ class BalancedBatches:
 
     Parameters
     ----------
-    labels : array of int or sequence of str, (N,)
-        The class of each row of the dataset that is read: ``ds.column("label")``. Rows without a class are left out: a
-        negative number, an empty text, a missing value.
+    labels : SampleDataset; or array of int or sequence of str, (N,)
+        The dataset that is read; or the class of each of its rows, such as ``ds.column("label")``. Rows without a class
+        are left out: a negative number, an empty text, a missing value.
     batch_size : int
         Samples of a batch, per rank: a multiple of the number of classes.
     repeat : bool
         False: an epoch ends when the smallest class cannot fill its share of another batch, and repeats nothing. The
         next epochs take other samples of larger classes, as long as there are enough for a whole epoch.
-    groups : array of int or sequence of str, (N,), optional
-        If given, an epoch takes one sample of each group, drawn by (seed, epoch). With ``ds.column("source")``, that is
-        one frame or clip of each video. Classes are then balanced by groups instead of samples. Rows without a group
-        are left out.
+    groups : str; or array of int or sequence of str, (N,); optional
+        If given, an epoch takes one sample of each group, drawn by (seed, epoch). With ``"source"`` (or, if `labels` is
+        an array, ``ds.column("source")``), that is one frame or clip of each video. Classes are then balanced by groups
+        instead of samples. Rows without a group are left out.
+    by : str or tuple of str, optional
+        With a dataset, its field with the classes, ``"label"`` by default.
 
     Raises
     ------
@@ -47,21 +84,31 @@ class BalancedBatches:
 
     Examples
     --------
-    >>> loader = Loader(ds, order=BalancedBatches(ds.column("label"), 64), seed=0)  # doctest: +SKIP
+    >>> loader = Loader(ds, order=BalancedBatches(ds, 64), seed=0)  # doctest: +SKIP
     """
 
     seeded: Literal[True] = True
 
-    def __init__(self, labels: Values, batch_size: int, repeat: bool = True, groups: Values | None = None) -> None:
-        of_row = number_values("labels", labels)
+    def __init__(
+        self,
+        labels: Table | Values,
+        batch_size: int,
+        repeat: bool = True,
+        groups: Values | Names | None = None,
+        by: Names | None = None,
+    ) -> None:
+        by = "label" if by is None and isinstance(labels, Table) else by
+        classes_of, groups_of = _columns(labels, by, groups=groups)
+        of_row = number_values("labels", classes_of)
+        self.dataset_rows = len(of_row)
         self._within: _Groups | None = None
-        if groups is not None:
-            units = number_values("labels, groups", (labels, groups))
-            self._within = _Groups("groups", units)
+        if groups_of is not None:
+            units = number_values("labels, groups", (classes_of, groups_of))
+            self._within = _Groups(units)
             of_unit = np.zeros(len(self._within.sizes), np.int64)
             of_unit[units[units >= 0]] = of_row[units >= 0]
             of_row = of_unit
-        self._groups = _Groups("labels", of_row)
+        self._groups = _Groups(of_row)
         self.batch_size = as_count("batch_size", batch_size)
         self.repeat = bool(repeat)
         classes = len(self._groups.sizes)
@@ -121,13 +168,15 @@ class PKBatches:
 
     Parameters
     ----------
-    values : array of int or sequence of str, (N,)
-        The group of each row of the dataset that is read: ``ds.column("person")``. Rows without a group are left out: a
-        negative number, an empty text, a missing value.
+    values : SampleDataset; or array of int or sequence of str, (N,)
+        The dataset that is read; or the group of each of its rows, such as ``ds.column("person")``. Rows without a
+        group are left out: a negative number, an empty text, a missing value.
     p : int
         Different values in a batch.
     k : int
         Samples of each value.
+    by : str or tuple of str, optional
+        With a dataset, its field with the groups, such as ``"person"``.
 
     Raises
     ------
@@ -136,13 +185,16 @@ class PKBatches:
 
     Examples
     --------
-    >>> loader = Loader(ds, order=PKBatches(ds.column("person"), p=16, k=4), seed=0)  # doctest: +SKIP
+    >>> loader = Loader(ds, order=PKBatches(ds, p=16, k=4, by="person"), seed=0)  # doctest: +SKIP
     """
 
     seeded: Literal[True] = True
 
-    def __init__(self, values: Values, p: int, k: int) -> None:
-        self._groups = _Groups("values", values)
+    def __init__(self, values: Table | Values, p: int, k: int, by: Names | None = None) -> None:
+        (groups_of,) = _columns(values, by)
+        of_row = number_values("values", groups_of)
+        self.dataset_rows = len(of_row)
+        self._groups = _Groups(of_row)
         self.p, self.k = as_count("p", p), as_count("k", k)
         if len(self._groups.sizes) < self.p:
             raise UsageError(option="p", expected=f"at most the {len(self._groups.sizes)} different values", found=p)
@@ -189,17 +241,20 @@ class PairBatches:
 
     Parameters
     ----------
-    values : array of int or sequence of str, (N,)
-        The value of each row of the dataset that is read, such as ``ds.column("original")``. Both samples of a pair
-        have the same value. Rows without a value (a negative number, an empty text, a missing value) and rows without a
-        partner are left out; the ``repr`` counts them.
+    values : SampleDataset; or array of int or sequence of str, (N,)
+        The dataset that is read; or the value of each of its rows, such as ``ds.column("original")``. Both samples of a
+        pair have the same value. Rows without a value (a negative number, an empty text, a missing value) and rows
+        without a partner are left out; the ``repr`` counts them.
     batch_size : int
         Samples of a batch, per rank: an even number.
-    labels : array of int or sequence of str, (N,), optional
-        Two classes; a pair has one sample of each, the smaller label first.
-    groups : array of int or sequence of str, (N,), optional
-        Group of each row's value. From each group, an epoch takes only one value, drawn by (seed, epoch), with all its
-        pairs. All epochs have the same length: a value with fewer pairs than others of its group repeats some.
+    labels : str; or array of int or sequence of str, (N,); optional
+        Two classes, or the dataset's field with them; a pair has one sample of each, the smaller label first.
+    groups : str or tuple of str; or array of int or sequence of str, (N,); optional
+        Group of each row's value, or the dataset's field with the groups. From each group, an epoch takes only one
+        value, drawn by (seed, epoch), with all its pairs. All epochs have the same length: a value with fewer pairs
+        than others of its group repeats some.
+    by : str or tuple of str, optional
+        With a dataset, its field with the values, such as ``"original"``.
 
     Raises
     ------
@@ -210,25 +265,30 @@ class PairBatches:
     --------
     The second order has clips of a fake and of its original at the same frames, from one place of each original.
 
-    >>> order = PairBatches(ds.column("original"), 64, labels=ds.column("label"))  # doctest: +SKIP
+    >>> order = PairBatches(ds, 64, by="original", labels="label")  # doctest: +SKIP
     >>> loader = Loader(ds, order=order, seed=0)  # doctest: +SKIP
-    >>> original, place, label = (clips.column(n) for n in ("original", "frame", "label"))  # doctest: +SKIP
-    >>> order = PairBatches((original, place), 32, labels=label, groups=original)  # doctest: +SKIP
+    >>> order = PairBatches(clips, 32, by=("original", "frame"), labels="label", groups="original")  # doctest: +SKIP
     """
 
     seeded: Literal[True] = True
 
     def __init__(
-        self, values: Values, batch_size: int, labels: Values | None = None, groups: Values | None = None
+        self,
+        values: Table | Values,
+        batch_size: int,
+        labels: Values | Names | None = None,
+        groups: Values | Names | None = None,
+        by: Names | None = None,
     ) -> None:
+        values_of, labels_of, groups_of = _columns(values, by, labels=labels, groups=groups)
         self.batch_size = as_count("batch_size", batch_size, 2)
         if self.batch_size % 2:
             raise UsageError(option="batch_size", expected="an even number, since it holds pairs", found=batch_size)
-        of_row = number_values("values", values)
-        self._samples = len(of_row)
+        of_row = number_values("values", values_of)
+        self.dataset_rows = len(of_row)
         sides = [np.ones(len(of_row), np.bool_)]
-        if labels is not None:
-            classes = number_values("labels", labels)
+        if labels_of is not None:
+            classes = number_values("labels", labels_of)
             found = np.unique(classes[classes >= 0])
             if len(classes) != len(of_row) or len(found) != 2:
                 raise UsageError(
@@ -244,25 +304,25 @@ class PairBatches:
         least = np.minimum.reduce(counts)
         paired = least >= (2 if labels is None else 1)
         kept = [np.where((of_row >= 0) & side & np.append(paired, False)[of_row], of_row, -1) for side in sides]
-        self._sides = [_Groups("values", side) for side in kept]
+        self._sides = [_Groups(side) for side in kept]
         sizes = np.maximum.reduce([side.sizes for side in self._sides])
         self._pairs: IntArray = -(-sizes // 2) if labels is None else sizes
         if not len(sizes):
             raise UsageError(option="values", expected="two samples or more of one value", found="no pair")
         self._groups: _Groups | None = None
-        if groups is not None:
-            numbers = number_values("groups", groups)
+        if groups_of is not None:
+            numbers = number_values("groups", groups_of)
             if len(numbers) != len(of_row):
                 raise UsageError(option="groups", expected=f"one for each of {len(of_row)} samples", found=len(numbers))
             side = self._sides[0]
-            self._groups = _Groups("groups", numbers[side.shuffled(0, 0)[side.starts]])
+            self._groups = _Groups(numbers[side.shuffled(0, 0)[side.starts]])
             self._pairs = np.maximum.reduceat(self._pairs[self._groups.shuffled(0, 0)], self._groups.starts)
 
     def __len__(self) -> int:
         return -(-2 * int(self._pairs.sum()) // self.batch_size)
 
     def __repr__(self) -> str:
-        without = self._samples - sum(int(side.sizes.sum()) for side in self._sides)
+        without = self.dataset_rows - sum(int(side.sizes.sum()) for side in self._sides)
         left_out = f", {counted(without, 'sample')} without a partner left out" if without else ""
         return f"{type(self).__name__}: {counted(len(self), 'batch')} of {self.batch_size} samples in pairs{left_out}"
 
@@ -286,14 +346,18 @@ class PairBatches:
 class _Groups:
     """Rows by value. Rows without a value are in no group.
 
+    Parameters
+    ----------
+    numbers : int64 array, (N,)
+        Number of each row's value (`number_values`).
+
     Attributes
     ----------
     sizes, starts : int64 array, (G,)
         Size and first place of each group in `shuffled`.
     """
 
-    def __init__(self, name: str, values: Values) -> None:
-        numbers = number_values(name, values)
+    def __init__(self, numbers: IntArray) -> None:
         self._rows = np.flatnonzero(numbers >= 0)
         _, self._of_row, sizes = np.unique(numbers[self._rows], return_inverse=True, return_counts=True)
         self.sizes: IntArray = sizes.astype(np.int64)

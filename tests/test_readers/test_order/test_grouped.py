@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support.errors import raises
 from support.fuzz import examples
 
-from readers import BalancedBatches, PairBatches, PKBatches, class_balanced_weights
+import packer
+from readers import BalancedBatches, Loader, PairBatches, PKBatches, class_balanced_weights, open_dataset
 from shardspec.errors import UsageError
 
 few = examples(60)
@@ -164,3 +165,52 @@ def test_pairs_at_one_place_of_each_group(rows, seed):
         met |= chosen
     assert len(lengths) == 1
     assert met == both or len(both) > 6
+
+
+def test_an_order_of_a_dataset_is_that_of_its_columns(numbered_groups):
+    dataset = numbered_groups
+    label, person, place = (dataset.column(name) for name in ("label", "person", "place"))
+    for made, expected in (
+        (BalancedBatches(dataset, 4), BalancedBatches(label, 4)),
+        (BalancedBatches(dataset, 6, by="person"), BalancedBatches(person, 6)),
+        (BalancedBatches(dataset, 4, groups="person"), BalancedBatches(label, 4, groups=person)),
+        (PKBatches(dataset, 2, 3, by="person"), PKBatches(person, 2, 3)),
+        (PKBatches(dataset, 2, 3, by=("person", "label")), PKBatches((person, label), 2, 3)),
+        (PairBatches(dataset, 4, by="person", labels="label"), PairBatches(person, 4, labels=label)),
+        (
+            PairBatches(dataset, 4, by=("person", "place"), groups="person"),
+            PairBatches((person, place), 4, groups=person),
+        ),
+    ):
+        for epoch in range(2):
+            for one, other in zip(made(epoch, 7), expected(epoch, 7), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_an_order_of_another_part_of_the_data_is_refused(numbered_groups):
+    dataset = numbered_groups
+    part = dataset.subset(range(40))
+    for source in (part, part.column("label")):
+        with raises(UsageError, option="order", found="BalancedBatches of 40 rows"):
+            Loader(dataset, order=BalancedBatches(source, 4))
+    for order in (PKBatches(dataset, 2, 3, by="person"), PairBatches(dataset, 4, by="person")):
+        with raises(UsageError, option="order", found=f"{type(order).__name__} of 60 rows"):
+            Loader(part, order=order)
+    for batch in Loader(part, order=BalancedBatches(part, 4)):
+        assert batch["label"].sum() == 2
+    with raises(UsageError, option="by", found="'person'"):
+        PKBatches(dataset.column("label"), 2, 3, by="person")
+    with raises(UsageError, option="by", found="none"):
+        PairBatches(dataset, 4)
+    with raises(UsageError, option="groups"):
+        BalancedBatches(dataset, 4, groups=dataset.column("person"))
+
+
+@pytest.fixture
+def numbered_groups(tmp_path):
+    numbers = np.arange(60)
+    columns = {"label": numbers % 2, "person": numbers // 2 % 6, "place": numbers // 12}
+    with packer.Writer(tmp_path / "groups", format="npy", fields=dict.fromkeys(columns, int)) as writer:
+        for values in zip(*columns.values(), strict=True):
+            writer.write(**dict(zip(columns, map(int, values), strict=True)))
+    return open_dataset(tmp_path / "groups")
