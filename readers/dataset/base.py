@@ -25,6 +25,7 @@ from readers.order.agreement import (
     choose_apart,
     choose_shuffle,
     ranks_together,
+    warn_of_small_cache,
 )
 from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, Picks, Shuffle, count_occurrences
 from readers.order.permutation import mix_array
@@ -296,7 +297,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
             weighed = None if weights is None else np.ma.asarray(weights, np.float64).filled(0)
         except (TypeError, ValueError) as error:
             raise UsageError(option="weights", expected="a number for each sample", hint=error) from error
-        if shuffle == "blocks" and weighed is None:
+        if shuffle == "blocks" and weighed is None and self.blocks is not None:
             check_cache(self.stored, window)
         return Order(len(self), shuffle, seed, self.blocks, window, weighed, draws, self.shares)
 
@@ -340,7 +341,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
             choice = choose(self.stored, self.blocks is not None)
         order = self.order("full" if shuffle == "auto" else shuffle, seed, window, weights, draws)
         kind = OrderSampler if world_size == 1 else RankSampler
-        return kind(order, rank, world_size, drop_last, choice)
+        made = kind(order, rank, world_size, drop_last, choice)
+        warn_of_small_cache(self.stored, made._progress.order)
+        return made
 
     def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
         """Return rows with the seeds and the epoch that their indices carry.
@@ -362,7 +365,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         first = indices[0] if len(rows) else None
         if isinstance(first, SampledIndex) and all(getattr(i, "epoch", None) == first.epoch for i in indices):
             return _sampled_picks(rows, indices, first.epoch)  # type: ignore[arg-type] # checked above
-        drawn = torch.randint(1 << 62, (len(rows),)).numpy() if self.draws_at_random else np.zeros(len(rows))
+        drawn = (
+            torch.randint(1 << 62, (len(rows),), device="cpu").numpy() if self.draws_at_random else np.zeros(len(rows))
+        )
         return Picks(rows, drawn.astype(np.uint64), 0)
 
     @property

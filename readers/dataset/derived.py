@@ -128,9 +128,12 @@ class DerivedDataset(SampleDataset):
         other._layout = None
         return other
 
-    def _share_of(self, share: float) -> tuple[StoredData, ...]:
-        """Return the stored data of the base dataset, with a share of their bytes."""
-        return tuple(replace(store, bytes=int(store.bytes * min(1.0, share))) for store in self.base.stored)
+    def _share_of(self, share: float, touched: float = 1.0) -> tuple[StoredData, ...]:
+        """Return the stored data of the base dataset, with a share of their bytes, in a share of their shards."""
+        return tuple(
+            replace(store, bytes=int(store.bytes * min(1.0, share)), fetched_bytes=int(store.fetched_bytes * touched))
+            for store in self.base.stored
+        )
 
 
 def stacked(layout: BatchLayout, length: int, once: Container[str]) -> BatchLayout:

@@ -34,9 +34,10 @@ class MixedDataset(DivisibleDataset):
     parts, weights and samplers use these numbers. A clip has samples of one dataset only.
 
     The shares apply to the shuffled epochs of `Loader` and of this dataset's ``sampler``. Each dataset is read in
-    permutations that continue from epoch to epoch, so no sample is repeated before all samples of its dataset were
-    read. A dataset larger than its share shows other samples in the next epoch. A dataset smaller than its share shows
-    some samples several times in an epoch, and every copy is augmented differently.
+    passes, which continue from epoch to epoch: a pass takes every sample once, in random order. A dataset larger than
+    its share shows other samples in the next epoch. In an epoch in which a pass ends and the next one begins, samples of
+    both are mixed, so some may come twice. A dataset smaller than its share shows some samples several times in an
+    epoch. Every copy is augmented differently.
 
     The shares do not apply if the rows are chosen in another way: by `weights`, `order` or `sampler` of a `Loader`, or
     by a torch sampler. An epoch of a part, of clips or with ``shuffle=False`` has every row once.
@@ -49,7 +50,7 @@ class MixedDataset(DivisibleDataset):
     datasets : sequence of SampleDataset
         With the same fields, shapes and dtypes, after their transforms, and the same classes.
     weights : sequence of float, optional
-        Relative shares; by default each dataset's number of samples.
+        Relative shares; by default each dataset's number of samples. A share is 0, or one sample of an epoch or more.
     length : int, optional
         Samples of an epoch, shuffled or drawn by weights; by default the sum of all lengths.
     seed : int, 0 to 2**64 - 1
@@ -82,8 +83,17 @@ class MixedDataset(DivisibleDataset):
             )
         self._ends: IntArray = np.cumsum(sizes)
         total = len(self) if length is None else as_count("length", length, unit="sample")
-        ends: IntArray = np.round(np.cumsum(shares) / sum(shares) * total).astype(np.int64)
+        # Halves are always rounded up, so that a share of one sample is never rounded to none.
+        ends: IntArray = np.floor(np.cumsum(shares) / sum(shares) * total + 0.5).astype(np.int64)
         quotas: IntArray = np.diff(ends, prepend=0)
+        for number, (share, quota) in enumerate(zip(shares, quotas.tolist(), strict=True)):
+            if share and not quota:
+                raise UsageError(
+                    option="weights",
+                    expected=f"shares of one sample or more of an epoch of {total}, or 0",
+                    found=f"{share / sum(shares) * total:.2g} samples of datasets[{number}], which would never be read",
+                    hint="give a larger weight or length, or leave the dataset out",
+                )
         within = tuple(dataset.shares for dataset in self.datasets)
         self._shares = MixtureShares(sizes, quotas, check_seed(seed), within)
         first = self.datasets[0].layout

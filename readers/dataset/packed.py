@@ -136,7 +136,10 @@ class PackedDataset(DivisibleDataset):
         found, layout = StoredData(self.path, self.manifest.stored_bytes, self.manifest.digest), self.pool.layout
         if isinstance(layout, CachedLayout):
             largest = max((part.bytes for part in self.manifest.parts), default=0)
-            found = replace(found, url=layout.url, shard_bytes=largest, cache_bytes=layout.limit)
+            found = replace(
+                found, url=layout.url, shard_bytes=largest, fetched_bytes=found.bytes, cache=layout.cache,
+                cache_bytes=layout.limit,
+            )  # fmt: skip
         return (found,)
 
     def locate(self, picks: Picks) -> Iterator[Located]:

@@ -1,6 +1,7 @@
 """Views of a dataset: some of its rows, or other labels."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -164,7 +165,15 @@ class Subset(DerivedDataset, DivisibleDataset):
     @property
     def stored(self) -> tuple[StoredData, ...]:
         """Stored data of the base dataset, with this subset's share of their bytes."""
-        return self._share_of(len(self) / max(1, len(self.base)))
+        return self._share_of(len(self) / max(1, len(self.base)), self._touched)
+
+    @cached_property
+    def _touched(self) -> float:
+        """Share of the shards of a remote base dataset that have rows of this subset; 1 if it is not known."""
+        blocks = self.base.blocks
+        if blocks is None or not blocks.whole:
+            return 1.0
+        return len(np.unique(blocks.of_rows(self.rows))) / max(1, len(blocks))
 
     @property
     def nesting(self) -> int:

@@ -77,9 +77,9 @@ class TrainBatches:
         self._drop_last = batches.drop_last
         self._processed = processed
         self.samples_per_step = samples_per_step
-        self._epoch = epoch
-        self._consumed = 0  # samples of all ranks, when this epoch's iteration begins
-        self._begun_at: int | None = None  # batches processed when it begins; None before
+        # The epoch; the samples that all ranks have consumed of it when its iteration begins; and the batches processed
+        # by then, None before. In one attribute, since Lightning saves checkpoints from signal handlers.
+        self._at: tuple[int, int, int | None] = (epoch, 0, None)
 
     def __len__(self) -> int:
         return self._length
@@ -94,26 +94,26 @@ class TrainBatches:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
-        if self._begun_at is not None or epoch != self._epoch:
-            self._consumed = 0
+        last, consumed, begun_at = self._at
         self._source.set_epoch(epoch)
-        self._epoch, self._begun_at = epoch, None
+        self._at = (epoch, consumed if begun_at is None and epoch == last else 0, None)
 
     def left(self) -> int:
         """Return the batches left at the beginning of this epoch, which may have been restored."""
-        samples = self._samples() - self._consumed
+        epoch, consumed, _ = self._at
+        samples = self._samples(epoch) - consumed
         return samples // self.samples_per_step if self._drop_last else -(-samples // self.samples_per_step)
 
     def consumed_state(self) -> dict[str, Any]:
         """Return the state after the batches that the training loop has processed."""
-        consumed = self._consumed
-        if self._begun_at is not None:
-            processed = self._processed()
+        epoch, consumed, begun_at = self._at
+        if begun_at is not None:
+            processed, samples = self._processed(), self._samples(epoch)
             # A last batch may be smaller, and a few samples are repeated to make the ranks' lengths equal.
-            consumed = min(consumed + (processed - self._begun_at) * self.samples_per_step, self._samples())
+            consumed = min(consumed + (processed - begun_at) * self.samples_per_step, samples)
             if processed >= self._length:
-                consumed = self._samples()
-        return {**self._source.state_dict(consumed), "samples_per_step": self.samples_per_step}
+                consumed = samples
+        return {**self._source._progress.state_dict(consumed, epoch), "samples_per_step": self.samples_per_step}
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the data module saves the state. To Lightning, the method means an exact resume."""
@@ -123,7 +123,7 @@ class TrainBatches:
         """Continue from a state of `consumed_state`; ignore the empty state that Lightning passes."""
         if state:
             self._source.load_state_dict(state)
-            self._epoch, self._consumed, self._begun_at = state["epoch"], state["consumed"], None
+            self._at = (state["epoch"], state["consumed"], None)
             self._length = len(_not_closed(self._batches))
 
     def close(self) -> None:
@@ -134,16 +134,17 @@ class TrainBatches:
         if len(batches) != self._length:
             raise UsageError(
                 option="order",
-                expected=f"{self._length} batches in epoch {self._epoch}, as Lightning was given when it last asked",
+                expected=f"{self._length} batches in epoch {self._at[0]}, as Lightning was given when it last asked",
                 found=len(batches),
                 hint="for epochs of different lengths set Trainer(reload_dataloaders_every_n_epochs=1)",
             )
         self._begin()
-        self._begun_at = self._processed()
+        epoch, consumed, _ = self._at
+        self._at = (epoch, consumed, self._processed())
         yield from batches
 
-    def _samples(self) -> int:
-        return int(self._source.state_dict(0)["length"])
+    def _samples(self, epoch: int) -> int:
+        return self._source._progress.order.length(epoch)
 
 
 class EvalBatches:

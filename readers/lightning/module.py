@@ -28,6 +28,7 @@ from readers.order.agreement import (
     choose_shuffle,
     own_rank,
     ranks_together,
+    warn_of_small_cache,
 )
 from readers.order.custom import CustomOrder, RowsOfEpoch
 from readers.order.order import WINDOW_BLOCKS, RankShare
@@ -233,14 +234,14 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 check_ranks(source._progress.mark(self.train.origins, self.train.stored), self._timeout_s)
 
         state = self._state_to_resume()
-        self._batches = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
+        made = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
         if state is not None:
-            self._batches.load_state_dict(state)
-            self._move_progress(state, self._batches)
-            self._state = None
+            made.load_state_dict(state)
+            self._move_progress(state, made)
             if choice is not None:  # Lightning may request batches again, which then keep the state's order
                 self._choice = ShuffleChoice("blocks" if source.order == "blocks" else "full", source.order_reason)
-        return self._batches
+        self._batches, self._state = made, None  # in this order, so that a signal handler finds one of them
+        return made
 
     def val_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Return batches of `val` for this rank, in stored order."""
@@ -261,8 +262,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         return self._batches.consumed_state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next training continue from a state."""
-        self._state = dict(state_dict)
+        """Make the next training continue from a state; from the beginning, if it was saved before the first epoch."""
+        self._state = dict(state_dict) or None
 
     def teardown(self, stage: str) -> None:
         """End threads and worker processes."""
@@ -312,6 +313,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             order = order | {"shuffle": "full"}  # the choice overrides it
         chosen = dataset.order(**order) if own is None else own
         sampler = OrderSampler(chosen, rank, world_size, drop_last, choice)
+        warn_of_small_cache(dataset.stored, sampler._progress.order)
         loader = DataLoader(
             dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
             pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,

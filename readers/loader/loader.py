@@ -218,6 +218,7 @@ class Loader(Resumable):
         self._buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
         self._pace = Pace()
         self._compared = False  # whether the ranks have compared their sequences for the last time
+        self._warned_of: Order | CustomOrder | None = None  # the order for which the size of the cache was checked
         self._forecast: Forecast | None = None
         self._handed: Picks | None = None  # picks of the batch whose indices were yielded last
 
@@ -265,7 +266,9 @@ class Loader(Resumable):
             self.decide_order(self._choose())
         elif self._asks() and self._progress.shuffle is not False and not self._compared:
             check_ranks(self._mark(), self.timeout_s, self.device)
-        warn_of_small_cache(self.dataset.stored, self._progress.shuffle)
+        if self._progress.order is not self._warned_of:
+            self._warned_of = self._progress.order
+            warn_of_small_cache(self.dataset.stored, self._warned_of, self.workers * self.batch_size)
         # A custom function may depend on what a rank has learnt since.
         self._compared = isinstance(self._progress.order, Order)
         return iteration
@@ -310,9 +313,7 @@ class Loader(Resumable):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle starts at the same position in the epochs and is independent from then on.
-        progress = copy(self._progress)
-        progress.running = copy(progress.running)
-        return {**vars(self), "_progress": progress, "_handed": None, "_forecast": None}
+        return {**vars(self), "_progress": copy(self._progress), "_handed": None, "_forecast": None}
 
     # Attributes read by libraries that make a DataLoader from a Loader: accelerate's `skip_first_batches`, with which
     # Hugging Face's Trainer resumes.

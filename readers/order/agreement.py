@@ -4,6 +4,7 @@ All ranks of torch.distributed must take part in an agreement at the same point.
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from typing import Any, Literal
 import torch
 
 from readers.formats.machine import file_system_of, is_network_file_system, usable_memory
-from readers.order.order import WINDOW_BLOCKS, Shuffle
+from readers.order.custom import CustomOrder
+from readers.order.order import WINDOW_BLOCKS, Order, Shuffle
 from shardspec.errors import DatasetError, UsageError
 from shardspec.wording import counted, list_some, program
 
@@ -43,8 +45,12 @@ class StoredData:
         Place of a remote dataset, whose files are in a cache at `root` when they are used.
     shard_bytes : int
         Bytes of the largest shard of a remote dataset.
+    fetched_bytes : int
+        Bytes of all shards of a remote dataset of which an epoch reads anything.
+    cache : Path or None
+        Folder of its cache.
     cache_bytes : int
-        Bytes that its cache may hold.
+        Bytes that all datasets in this cache together may take.
     """
 
     root: Path
@@ -52,7 +58,22 @@ class StoredData:
     digest: str
     url: str | None = None
     shard_bytes: int = 0
+    fetched_bytes: int = 0
+    cache: Path | None = None
     cache_bytes: int = 0
+
+    @property
+    def largest_window(self) -> int:
+        """Blocks that each rank of this machine can mix without downloading any shard twice.
+
+        The shards of one window are in use until its last batch has been read, and the next batch needs all of the
+        following window.
+        """
+        return self.cache_bytes // (2 * ranks_here() * max(1, self.shard_bytes))
+
+    def bytes_to_mix(self, window: int) -> int:
+        """Return the smallest cache size with this `largest_window`."""
+        return 2 * window * ranks_here() * self.shard_bytes
 
 
 @dataclass(frozen=True)
@@ -62,7 +83,7 @@ class ShuffleChoice:
     Attributes
     ----------
     window : int or None
-        Blocks to mix, if the cache of a remote dataset holds fewer than the order asks for.
+        Largest number of blocks to mix, for which the cache of a remote dataset has room.
     """
 
     shuffle: Shuffle
@@ -75,18 +96,18 @@ def choose_shuffle(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleCho
     if not has_blocks:
         return ShuffleChoice("full", "the dataset has no blocks")
     if _is_remote(stored):
-        fits = max(1, min(data.cache_bytes // (2 * ranks_here() * max(1, data.shard_bytes)) for data in stored))
-        window = fits if fits < WINDOW_BLOCKS else None
-        cached = f", and its cache holds {2 * fits} shards for each rank" if window else ""
-        return ShuffleChoice("blocks", f"the dataset is in a store{cached}", window)
+        window = max(1, min(data.largest_window for data in stored))
+        return ShuffleChoice(
+            "blocks", f"the dataset is in a store, and its cache holds {2 * window} shards for each rank", window
+        )
     residence = find_residence(stored)
     return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
 
 
 def choose_apart(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleChoice:
-    """Choose for ranks that cannot communicate, and whose memory and mounts may differ."""
-    if _is_remote(stored):
-        return choose_shuffle(stored, has_blocks)
+    """Choose for ranks that cannot communicate, and whose memory, mounts and caches may differ."""
+    if has_blocks and _is_remote(stored):
+        return ShuffleChoice("blocks", "the dataset is in a store")
     return ShuffleChoice(
         "full",
         "the same on all ranks, which cannot communicate because rank and world_size were given: "
@@ -107,29 +128,80 @@ def ranks_here() -> int:
 def check_cache(stored: Sequence[StoredData], window: int) -> None:
     """Raise `UsageError` if a cache does not hold what the ranks of this machine mix in the order ``"blocks"``."""
     for data in stored:
-        needed = ranks_here() * (window + 1) * data.shard_bytes
-        if data.url is not None and data.cache_bytes < needed:
+        if data.cache_bytes < data.fetched_bytes and data.largest_window < window:
+            most, needed = data.largest_window, data.bytes_to_mix(window)
             raise UsageError(
-                option="cache_size",
-                expected=f"{needed} bytes or more, for {window + 1} of the largest shards of {data.url} for each of "
-                f"{counted(ranks_here(), 'rank')}",
-                found=data.cache_bytes,
-                hint=f"increase it, or mix fewer shards than window={window}",
+                option="window" if most else "cache_size",
+                expected=f"at most {most} for a cache of {data.cache_bytes} bytes, because each of "
+                f"{counted(ranks_here(), 'rank')} needs two windows of shards of up to {data.shard_bytes} bytes"
+                if most
+                else f"{needed} bytes or more for window={window} and {counted(ranks_here(), 'rank')}",
+                found=window if most else data.cache_bytes,
+                hint=f"give window={most}, or a cache_size of {needed} bytes or more"
+                if most
+                else "increase it, or give a smaller window",
             )
 
 
-def warn_of_small_cache(stored: Sequence[StoredData], shuffle: str | bool) -> None:
-    """Log a warning if an order reads all shards of a remote dataset all the time, and the cache does not hold them."""
-    for data in stored:
-        if data.url is not None and data.bytes > data.cache_bytes and shuffle not in ("blocks", False):
-            _log.warning(
-                "The order %r reads all shards of %s all the time, and the cache holds %s of %s: shards are downloaded "
-                "again and again. Use shuffle='blocks' or a larger cache_size.",
-                shuffle,
-                data.url,
-                _giga(data.cache_bytes),
-                _giga(data.bytes),
-            )
+def warn_of_small_cache(stored: Sequence[StoredData], order: Order | CustomOrder, under_way: int = 0) -> None:
+    """Log a warning if the cache of remote datasets is so small that an epoch downloads shards more than once.
+
+    Parameters
+    ----------
+    under_way : int
+        Samples that this rank reads at the same time.
+    """
+    remote = [data for data in stored if data.url is not None]
+    if isinstance(order, Order) and order.has_lanes and order.blocks is not None:
+        for data in remote:
+            _warn_of_small_windows(data, order, under_way * len(order.blocks) / max(1, order.blocks.rows))
+    elif order.name is not False:
+        mixable = isinstance(order, Order) and order.takes_shuffle and order.blocks is not None
+        for cache in dict.fromkeys(data.cache for data in remote):
+            together = [data for data in remote if data.cache == cache]
+            _warn_of_full_cache(together, str(order.name), mixable)
+
+
+def _warn_of_small_windows(data: StoredData, order: Order, shards_under_way: float) -> None:
+    """Warn if the cache does not hold the shards of a window, and of the windows that are begun before its last batch."""
+    begun = max(1, math.ceil(shards_under_way / order.window))
+    needed = data.bytes_to_mix(order.window) // 2 * (1 + begun)
+    needed = min(needed, data.fetched_bytes)
+    if needed <= data.cache_bytes:
+        return
+    advice = (
+        "smaller batches or fewer workers" if begun > 1 else f"window={max(1, data.largest_window)} in a new training"
+    )
+    _log.warning(
+        "The order 'blocks' mixes %d shards of %s at a time, for which the cache is too small: it downloads shards more "
+        "than once an epoch. Use a cache_size of %d bytes or more (now %d), or %s.",
+        order.window,
+        data.url,
+        needed,
+        data.cache_bytes,
+        advice,
+    )
+
+
+def _warn_of_full_cache(stored: Sequence[StoredData], shuffle: str, mixable: bool) -> None:
+    """Warn if an order reads all shards all the time, and their cache does not hold them."""
+    needed, data = sum(data.fetched_bytes for data in stored), stored[0]
+    if needed <= data.cache_bytes:
+        return
+    effect, advice, window = "each shard is downloaded many times", "", min(WINDOW_BLOCKS, data.largest_window)
+    if mixable and window:
+        effect, advice = "shards are downloaded again and again", f"shuffle='blocks' with window={window}, or "
+    _log.warning(
+        "The order %r reads all shards of %s all the time, and the cache holds %s of %s, so %s. Use %sa cache_size of %d "
+        "bytes or more.",
+        shuffle,
+        list_some([str(data.url) for data in stored]),
+        _giga(data.cache_bytes),
+        _giga(needed),
+        effect,
+        advice,
+        needed,
+    )
 
 
 def announce(choice: ShuffleChoice) -> None:

@@ -6,6 +6,8 @@ position that no rank has consumed. So a resume needs only the integer c, at any
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
@@ -122,6 +124,15 @@ class Blocks:
         start = self._row_starts[stretch] + (blocks - self._block_starts[stretch]) * step
         return start, np.minimum(start + step, self._row_ends[stretch])
 
+    def digest(self) -> bytes:
+        """Return a digest of all bounds."""
+        return _digest(self._row_ends, self._block_rows, np.array([self.whole]))
+
+    def of_rows(self, rows: IntArray) -> IntArray:
+        """Return the block of each row."""
+        _, stops = self.bounds(np.arange(len(self)))
+        return np.searchsorted(stops, rows, side="right")
+
     @classmethod
     def of_shards(cls, shards: Iterable[Shard], whole: bool = False) -> "Blocks":
         """Return the blocks of a dataset: the units of each shard, joined until a block has `MIN_BLOCK_ROWS`.
@@ -170,6 +181,11 @@ class MixtureShares:
     def samples(self) -> int:
         """Samples of an epoch."""
         return int(self.quotas.sum())
+
+    def digest(self) -> bytes:
+        """Return a digest of all attributes."""
+        inner = [b"" if shares is None else shares.digest() for shares in self.within]
+        return _digest(self.sizes, self.quotas, np.array([self.seed], np.uint64), *inner)
 
     def rows(self, places: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the rows at some places of an epoch, 0 to samples - 1, and the permutation that each comes from.
@@ -297,7 +313,7 @@ class Order:
     def state(self, epoch: int) -> dict[str, int | str | bool | None]:
         """Return the state that a resume compares, the same in all epochs.
 
-        Orders with equal states have equal sequences if their blocks and weights are equal.
+        Orders with equal states have equal sequences.
         """
         return {
             "length": len(self),
@@ -305,7 +321,16 @@ class Order:
             "shuffle": self.name,
             "window": self.window if self.shuffle == "blocks" and self.weights is None else None,
             "lanes": self.lanes if self.has_lanes else None,
+            "rows": self._content,
         }
+
+    @cached_property
+    def _content(self) -> str | None:
+        """Digest of what determines the rows of an epoch besides the numbers in `state`: weights, blocks or shares."""
+        if self.weights is not None:
+            return _digest(self.weights).hex()
+        source = {"blocks": self.blocks, "full": self.shares}.get(str(self.shuffle))
+        return None if source is None else source.digest().hex()
 
 
 class EpochOrder:
@@ -452,9 +477,17 @@ def _cumulate(weights: npt.NDArray[np.float64], samples: int) -> npt.NDArray[np.
         raise UsageError(
             option="weights", expected=f"one for each of {samples} samples", found=f"shape {weights.shape}"
         )
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max(initial=0) > 0):
         raise UsageError(option="weights", expected="finite numbers, none below 0 and not all 0")
-    return np.cumsum(weights, dtype=np.float64)
+    # Scaled by a power of two, which changes no digit, so that the sum is finite.
+    return np.cumsum(np.ldexp(weights, -np.frexp(weights.max())[1]), dtype=np.float64)
+
+
+def _digest(*parts: npt.NDArray[Any] | bytes) -> bytes:
+    state = blake2b(digest_size=8)
+    for part in parts:
+        state.update(part if isinstance(part, bytes) else part.astype(part.dtype.newbyteorder("<")).tobytes())
+    return state.digest()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from operator import index
@@ -41,6 +42,35 @@ class Iteration:
     ended: bool = False
 
 
+@dataclass(frozen=True)
+class _Position:
+    """The position in the epochs. It is replaced as a whole, so a state saved by a signal handler is never half changed.
+
+    Attributes
+    ----------
+    iteration : Iteration
+        The newest iteration, or the next one.
+    undecided : bool
+        Whether the shuffle of `order` is still to be chosen.
+    reason : str
+        Reason for the order.
+    begun : bool
+        Whether the iteration was begun.
+    chosen : bool
+        Whether its epoch was chosen by `EpochProgress.set_epoch`.
+    used : bool
+        Whether samples of its epoch were taken, by any of the iterations over it.
+    """
+
+    order: Order | CustomOrder
+    iteration: Iteration
+    undecided: bool
+    reason: str
+    begun: bool = False
+    chosen: bool = False
+    used: bool = False
+
+
 class EpochProgress:
     """The current or next epoch, and how many of its samples all ranks together have consumed.
 
@@ -52,40 +82,50 @@ class EpochProgress:
         An order of batches counts batches instead of samples.
     auto : bool
         Whether the shuffle of `order` is still to be chosen, by `decide` or by a loaded state.
-
-    Attributes
-    ----------
-    reason : str
-        Reason for the order.
-    running : Iteration or None
-        The newest iteration; None if an epoch was set or a state loaded since.
     """
 
     def __init__(self, order: Order | CustomOrder, cut: RankShare, auto: bool = False) -> None:
-        self.order = order
         self.cut = cut
-        self.undecided = self._auto = auto and order.takes_shuffle
-        self.reason = "as asked for"
-        self.running: Iteration | None = None
-        self._epoch = 0
-        self._consumed = 0  # samples, when the epoch's iteration begins
-        self._chosen = False  # whether the epoch was chosen by set_epoch
-        self._used = False  # whether samples of the epoch were taken, by any of its iterations
+        self._auto = auto and order.takes_shuffle
+        self._now = _Position(order, Iteration(0, 0), self._auto, "as asked for")
 
     def __str__(self) -> str:
         return f"order {self.shuffle!r}, seed {self.order.seed}"
 
+    def __copy__(self) -> "EpochProgress":
+        """Return a copy at the same position, whose iteration is independent from then on."""
+        other = EpochProgress.__new__(EpochProgress)
+        vars(other).update(vars(self), _now=replace(self._now, iteration=copy(self._now.iteration)))
+        return other
+
+    @property
+    def order(self) -> Order | CustomOrder:
+        """The order of every epoch."""
+        return self._now.order
+
+    @property
+    def undecided(self) -> bool:
+        """True if the shuffle is still to be chosen."""
+        return self._now.undecided
+
+    @property
+    def reason(self) -> str:
+        """Reason for the order."""
+        return self._now.reason
+
     def decide(self, choice: ShuffleChoice) -> None:
         """Use a chosen order."""
-        if isinstance(self.order, Order):
-            self.order = self.order.with_shuffle(choice.shuffle, self.order.seed, choice.window)
-        self.undecided, self.reason = False, choice.reason
-        self._settle_lanes()
+        order = self.order
+        if isinstance(order, Order):
+            window = order.window if choice.window is None else min(order.window, choice.window)
+            order = order.with_shuffle(choice.shuffle, order.seed, window)
+        self._now = replace(self._now, order=self._with_lanes(order), undecided=False, reason=choice.reason)
 
-    def _settle_lanes(self) -> None:
-        """Give an order with lanes as many as there are ranks now, unless it has a number, or a state had one."""
-        if not self.undecided and isinstance(self.order, Order) and self.order.has_lanes and self.order.lanes is None:
-            self.order = replace(self.order, lanes=self.cut.world_size)
+    def _with_lanes(self, order: Order | CustomOrder) -> Order | CustomOrder:
+        """Return an order with as many lanes as there are ranks now, unless it has none, or a number already."""
+        if isinstance(order, Order) and order.has_lanes and order.lanes is None:
+            return replace(order, lanes=self.cut.world_size)
+        return order
 
     @property
     def shuffle(self) -> str | bool:
@@ -103,35 +143,31 @@ class EpochProgress:
         unused_again : bool
             Whether an epoch that was begun but never used (`use`) is begun again instead of the next one.
         """
-        self._settle_lanes()
-        if self.running is not None:
-            onward = self._used or not unused_again
+        now, last = self._now, self._now.iteration
+        if now.begun:
+            onward = now.used or not unused_again
         else:
-            onward = self._consumed > 0 and not self._chosen and self.length(self._consumed) < least
-            self._used = False
-        if onward:
-            self._epoch += 1
-            self._consumed = 0
-            self._used = False
-        self._chosen = False
-        self.running = Iteration(self._epoch, self._consumed)
-        return self.running
+            onward = last.consumed > 0 and not now.chosen and self.length(last.consumed) < least
+        iteration = Iteration(last.epoch + 1, 0) if onward else Iteration(last.epoch, last.consumed)
+        order = now.order if now.undecided else self._with_lanes(now.order)
+        self._now = replace(now, order=order, iteration=iteration, begun=True, chosen=False, used=False)
+        return iteration
 
     def use(self, iteration: Iteration) -> None:
         """Record that samples are taken from an iteration, even if a newer iteration exists."""
-        self._used = self._used or iteration.epoch == self._epoch
+        if iteration.epoch == self.epoch:
+            self._now = replace(self._now, used=True)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`. Setting the epoch that was just restored keeps its progress."""
-        epoch = check_epoch(epoch)
-        if self.running is not None or epoch != self._epoch:
-            self._consumed = 0
-        self._epoch = epoch
-        self.running, self._chosen = None, True
+        epoch, now = check_epoch(epoch), self._now
+        kept = not now.begun and epoch == now.iteration.epoch
+        iteration = Iteration(epoch, now.iteration.consumed if kept else 0)
+        self._now = replace(now, iteration=iteration, begun=False, chosen=True)
 
     def move_on_to(self, epoch: int) -> None:
         """Make the next iteration that of `epoch`, unless a later one is due."""
-        if check_epoch(epoch) > self._epoch:
+        if check_epoch(epoch) > self.epoch:
             self.set_epoch(epoch)
 
     def mark(self, origins: Callable[[Picks], Picks], stored: Sequence[StoredData]) -> Mark:
@@ -144,23 +180,24 @@ class EpochProgress:
         stored : sequence of StoredData
             Packed datasets that hold the rows.
         """
-        sequence = self.order.epoch(self._epoch)
-        coming = sequence.at(self._consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
+        epoch, consumed = self.epoch, self._now.iteration.consumed
+        sequence = self.order.epoch(epoch)
+        coming = sequence.at(consumed + np.arange(min(_COMPARED, len(sequence)), dtype=np.int64))
         content = blake2b(origins(coming).rows.astype("<i8").tobytes(), digest_size=8)
         content.update(str(self.shuffle).encode())  # a rank with a loaded state does not take part in the choice
         if isinstance(sequence, CustomEpoch):
             content.update(sequence.digest().encode())
-        return Mark(f"epoch {self._epoch} after {self._consumed} of {self.total}", content.hexdigest(), stored)
+        return Mark(f"epoch {epoch} after {consumed} of {self.total}", content.hexdigest(), stored)
 
     @property
     def epoch(self) -> int:
         """The current or next epoch."""
-        return self._epoch
+        return self._now.iteration.epoch
 
     @property
     def total(self) -> int:
         """Samples of the current epoch, over all ranks."""
-        return self.order.length(self._epoch)
+        return self.order.length(self.epoch)
 
     def length(self, consumed: int = 0) -> int:
         """Return the samples that this rank takes of the current epoch after the first `consumed` of all ranks."""
@@ -177,16 +214,16 @@ class EpochProgress:
                 stacklevel=2,
             )
 
-    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Return the state after `consumed` samples of the current epoch (`Resumable.state_dict`).
+    def state_dict(self, consumed: int | None = None, epoch: int | None = None) -> dict[str, Any]:
+        """Return the state after `consumed` samples of an epoch, by default the current one (`Resumable.state_dict`).
 
         A few more than the order's length are allowed, since samples are repeated to make the ranks' lengths equal.
         """
-        total, running = self.total, self.running
+        now, iteration = self._now, self._now.iteration
+        epoch = iteration.epoch if epoch is None else epoch
+        total = now.order.length(epoch)
         if consumed is None:
-            consumed = self._consumed
-            if running is not None:
-                consumed = total if running.ended else running.consumed + running.taken * self.cut.world_size
+            consumed = total if iteration.ended else iteration.consumed + iteration.taken * self.cut.world_size
         if not 0 <= index(consumed) < total + self.cut.world_size:
             raise UsageError(
                 option="consumed",
@@ -197,8 +234,8 @@ class EpochProgress:
                 ),
             )
         return {
-            **_order_state(self.order, self.undecided, self._epoch),
-            "epoch": self._epoch,
+            **_order_state(now.order, now.undecided, epoch),
+            "epoch": epoch,
             "consumed": min(index(consumed), total),
         }
 
@@ -235,9 +272,7 @@ class EpochProgress:
         total = order.length(epoch)
         if not 0 <= consumed <= total:
             raise UsageError(option="state", expected=f"0 to {total} samples consumed", found=consumed)
-        self.order, self.undecided, self.reason = order, undecided, reason
-        self._epoch, self._consumed = epoch, consumed
-        self.running, self._chosen = None, False
+        self._now = _Position(order, Iteration(epoch, consumed), undecided, reason)
 
 
 class Resumable:

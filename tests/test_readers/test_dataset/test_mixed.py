@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from support.batches import Noise, woven
-from support.crops import keys
+from support.crops import keys, write_crops
 from support.datasets import fixed, text, values_for, write_dataset
+from support.errors import raises
 from torch.utils.data import DataLoader, WeightedRandomSampler
 from torch.utils.data import Subset as TorchSubset
 
@@ -277,3 +278,54 @@ def test_many_fields_make_a_short_message(tmp_path):
     with pytest.raises(UsageError, match=r"'number_0' float32 \(\) in datasets\[0\].*; and 196 more: choose") as raised:
         MixedDataset([open_dataset(tmp_path / "one"), open_dataset(tmp_path / "other")])
     assert len(str(raised.value)) < 600
+
+
+def test_a_share_of_less_than_a_sample_is_refused(raw_path, jpeg_path):
+    with raises(UsageError, option="weights", found="0.2 samples of datasets[1], which would never be read"):
+        mixture(raw_path, jpeg_path, weights=[499, 1], length=100)
+    sparse = mixture(raw_path, jpeg_path, weights=[99, 1], length=100)
+    for epoch in range(3):
+        assert sparse.order(seed=1).epoch(epoch).at(np.arange(100)).rows.max() >= 60  # the first dataset has 60 rows
+    assert mixture(raw_path, jpeg_path, weights=[1, 0], length=100).shares.quotas.tolist() == [100, 0]
+    halves = [open_dataset(raw_path, fields=["key"])] * 3
+    assert MixedDataset(halves, weights=[3, 2, 3], length=4).shares.quotas.tolist() == [2, 1, 1]
+
+
+def test_a_state_of_another_mixture_is_refused(raw_path, jpeg_path):
+    def loader(views=lambda mixed: mixed, **arguments):
+        return Loader(views(mixture(raw_path, jpeg_path, **arguments)), 16)
+
+    one = loader(weights=[1, 3])
+    next(iter(one))
+    state = one.state_dict()
+    loader(weights=[2, 6]).load_state_dict(state)  # the same shares
+    for other in (
+        loader(weights=[1, 2]),
+        loader(weights=[1, 3], seed=1),
+        loader(lambda mixed: MixedDataset([mixed.datasets[0].subset(range(59)), mixed], length=70)),
+        loader(lambda mixed: MixedDataset([mixed.datasets[0].subset(range(50)), *[mixed.datasets[1]] * 2], [2, 3, 3])),
+    ):
+        with raises(UsageError, option="state", found="another; they differ in rows"):
+            other.load_state_dict(state)
+
+
+def test_a_state_of_other_weights_or_blocks_is_refused(tmp_path):
+    one, other = (write_crops(tmp_path / f"{rows}", "npy", None, 60, 8, rows) for rows in (10, 20))
+    weights = np.arange(60.0)
+    for saved, alike, differs in (
+        ((one, {"weights": weights}), (other, {"weights": weights.tolist()}), (one, {"weights": weights[::-1]})),
+        ((one, {"shuffle": "blocks"}), (one, {"shuffle": "blocks"}), (other, {"shuffle": "blocks"})),
+        ((one, {"shuffle": "full"}), (other, {"shuffle": "full"}), (other, {"weights": weights})),
+    ):
+        made = [Loader(open_dataset(path), 8, **how) for path, how in (saved, alike, differs)]
+        made[1].load_state_dict(made[0].state_dict())
+        with pytest.raises(UsageError, match=r"they differ in .*rows"):
+            made[2].load_state_dict(made[0].state_dict())
+
+
+def test_weights_whose_sum_is_no_number_draw_as_others(raw_path):
+    dataset, weights = open_dataset(raw_path, fields=["key"]), np.arange(60.0)
+    drawn = dataset.order(weights=weights, draws=1000).epoch(0).at(np.arange(1000)).rows
+    for factor in (2.0**1018, 2.0**-1070):
+        scaled = dataset.order(weights=weights * factor, draws=1000).epoch(0).at(np.arange(1000)).rows
+        np.testing.assert_array_equal(scaled, drawn)

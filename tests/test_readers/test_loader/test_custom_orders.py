@@ -236,7 +236,7 @@ def test_another_functions_state_is_refused(dataset):
         UsageError, match=r"^state: expected the state of this order, found another; they differ in rows: "
     ):
         other.load_state_dict(state)
-    with raises(UsageError, option="state", found="another; they differ in length, shuffle"):
+    with raises(UsageError, option="state", found="another; they differ in length, shuffle, rows"):
         Loader(dataset, 4, shuffle="full").load_state_dict(state)
     with raises(UsageError, option="state", found="another; they differ in length, shuffle, rows"):
         loader.load_state_dict(Loader(dataset, 4, shuffle="full").state_dict())

@@ -135,7 +135,7 @@ def test_a_resume_on_another_machine_keeps_the_order(raw_path, monkeypatch, befo
     batches = DataLoader(dataset, 8, sampler=resumed, collate_fn=dataset.collate) if with_sampler else resumed
     assert sorted(first + keys_of(batches)) == sorted(whole)
     other = {"full": "blocks", "blocks": "full"}[loader.order]
-    with raises(UsageError, option="state", found="another; they differ in shuffle, window"):
+    with raises(UsageError, option="state", found="another; they differ in shuffle, window, rows"):
         Loader(dataset, 8, seed=1, shuffle=other).load_state_dict(state)
 
 
@@ -147,7 +147,7 @@ def test_a_state_from_before_the_first_epoch_decides_nothing(raw_path, monkeypat
     assert loader.order == "auto"
     next(iter(loader))
     assert loader.order == "blocks"
-    with raises(UsageError, option="state", found="another; they differ in shuffle, window"):
+    with raises(UsageError, option="state", found="another; they differ in shuffle, window, rows"):
         Loader(open_dataset(raw_path), 8, shuffle=False).load_state_dict(loader.state_dict())
 
 

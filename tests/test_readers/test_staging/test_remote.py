@@ -179,9 +179,10 @@ def test_a_cache_that_is_too_small_is_refused_with_the_size_that_would_do(datase
     largest = shard_bytes(datasets["lmdb"])
     with raises(UsageError, option="cache_size", found=largest):
         open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=largest)
-    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=3 * largest)
-    with raises(UsageError, option="cache_size", found=3 * largest):
-        Loader(remote, 8, shuffle="blocks", window=5)
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=5 * largest)
+    with raises(UsageError, option="window", found=3):
+        Loader(remote, 2, shuffle="blocks", window=3)
+    Loader(remote, 2, shuffle="blocks", window=2)
 
 
 def test_the_largest_size_counts_in_one_process_too(datasets, server, tmp_path) -> None:
