@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Literal
+from typing import Literal, cast
 
 import av
 import numpy as np
@@ -76,6 +76,7 @@ class SampleDecoder:
         self._timeline = timeline
         self._sampling = sampling
         self._logs = stream.codec.canonical_name in _ONLY_LOG_ERRORS
+        stream.codec_context.copy_opaque = bool(timeline.hidden)  # a hidden frame carries the place of its packet
         self._failures = 0
         self._failure = ""
         self.problems: list[str] = []
@@ -157,8 +158,13 @@ class SampleDecoder:
             if damaged is not None:
                 trust.doubt(damaged)
             for frame in frames:
+                hidden = frame.opaque
+                if isinstance(hidden, int):
+                    if frame.is_corrupt:
+                        trust.doubt(hidden)
+                    continue
                 index = timeline.index(frame.pts)
-                if index is None:  # the packet was to be discarded, or its timestamp was changed on the way
+                if index is None:  # its timestamp was changed on the way
                     continue
                 # With intra refresh, the container marks frames as keyframes that refer to others.
                 refers = timeline.keys[index] and not frame.key_frame and index > 0
@@ -241,10 +247,13 @@ class SampleDecoder:
                 doubted = True
                 yield _Numbered(None, index, False, None)
             for frame in frames:
+                unsure = doubted and not frame.key_frame
+                if frame.opaque is not None:
+                    doubted = frame.is_corrupt or unsure
+                    continue
                 index += 1
                 if doubted and frame.key_frame:  # as many frames are shown before it as are decoded before it, or more
                     index = max(index, timeline.index(frame.pts) or 0)
-                unsure = doubted and not frame.key_frame
                 doubted = damaged is not None or frame.is_corrupt or unsure
                 stamp = known[index] if index < len(known) else timeline.time(frame.pts)
                 yield _Numbered(stamp, index, bool(frame.key_frame), None if doubted else frame)
@@ -279,7 +288,11 @@ class SampleDecoder:
         skipping: _Skip = "DEFAULT"
         sent = cut_off = 0
         for packet in self._packets():
-            index = None if packet is None else self._timeline.index(packet.pts)
+            index = None
+            if packet is not None and packet.is_discard:
+                packet = _revealed(packet, sent)
+            elif packet is not None:
+                index = self._timeline.index(packet.pts)
             if alone and (wanted is None or index is None or not wanted[index]):
                 sent += 1
                 continue
@@ -352,6 +365,16 @@ class SampleDecoder:
     def _fail(self, error: Exception) -> None:
         self._failures += 1
         self._failure = system_reason(error)
+
+
+def _revealed(packet: "Packet[VideoStream]", place: int) -> "Packet[VideoStream]":
+    """Return a copy of a packet whose frame is not to be shown, so that the decoder returns it. It may be corrupt."""
+    copy = cast("Packet[VideoStream]", Packet(bytes(packet)))
+    copy.pts, copy.dts, copy.duration, copy.time_base = packet.pts, packet.dts, packet.duration, packet.time_base
+    copy.is_keyframe, copy.opaque = packet.is_keyframe, place
+    for data in packet.iter_sidedata():
+        copy.set_sidedata(data)
+    return copy
 
 
 @dataclass(frozen=True, slots=True)
