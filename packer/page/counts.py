@@ -51,7 +51,7 @@ class Spread:
     ----------
     kind : {"list", "histogram", "none"}
         ``"list"`` counts single values, ``"histogram"`` ranges of numbers. ``"none"``: not counted, because too many
-        samples have texts.
+        samples have texts, or because the values would have to be downloaded.
     note : str
         Description of values without a bar.
     """
@@ -77,11 +77,14 @@ def spread(dataset: BrowsedDataset, name: str, selection: Selection | None = Non
     selection : Selection, optional
         The selected rows; all by default.
     """
+    whole = megabytes(sum(part.bytes for part in dataset.manifest.parts))
+    if dataset.needs_download(name):
+        note = f"not counted: this may need a download of {whole}, which a filter or sorting by {name} starts"
+        return Spread(name, "none", (), note)
     found = _spread(dataset, name, selection)
     if not dataset.is_sampled(name) or dataset.sample is None:
         return found
-    whole = sum(part.bytes for part in dataset.manifest.parts)
-    note = f"in {len(dataset.sample)} of {len(dataset)} samples; all may need a download of {megabytes(whole)}"
+    note = f"in {len(dataset.sample)} of {len(dataset)} samples; all may need a download of {whole}"
     return replace(found, note="; ".join(filter(None, [found.note, note])))
 
 

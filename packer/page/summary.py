@@ -21,7 +21,7 @@ from shardspec.errors import ShardspecError, UsageError
 from shardspec.schema import Field
 from shardspec.wording import counted, list_some, shorten
 
-_SIZED = 2000
+_SIZED, _SIZED_REMOTE = 2000, 100
 """Number of samples whose bytes are measured."""
 _UNEVEN = 10
 """Warn if the largest class has this many times the samples of the smallest."""
@@ -60,7 +60,9 @@ def describe(dataset: BrowsedDataset) -> dict[str, Any]:
 
 def _field_sizes(dataset: BrowsedDataset) -> tuple[list[dict[str, str]], int]:
     """Return every field with its encoded bytes, and the number of samples they are estimated from; 0 if exact."""
-    rows = evenly(len(dataset), _SIZED) if dataset.sample is None else dataset.sample
+    rows = evenly(len(dataset), _SIZED_REMOTE if dataset.is_remote else _SIZED)
+    if dataset.sample is not None:
+        rows = dataset.sample
     varying = [field for field in dataset.schema if not field.is_fixed]
     sums = dict.fromkeys((field.name for field in varying), 0)
     for start in range(0, len(rows), 500) if varying else ():
@@ -142,7 +144,7 @@ def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
 
 def _repeats(dataset: BrowsedDataset) -> Iterator[str]:
     """Yield warnings about repeated keys, sources that may be copies, and a source with most of the samples."""
-    if len(dataset) > MAX_TEXTS or dataset.sample is not None:
+    if len(dataset) > MAX_TEXTS or dataset.is_remote:
         return
     if "key" in dataset.schema and dataset.schema["key"].kind == "text":
         keys = dataset.texts("key")

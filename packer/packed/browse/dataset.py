@@ -140,8 +140,14 @@ class BrowsedDataset:
 
     def is_sampled(self, name: str) -> bool:
         """Return whether columns of a small field have the rows of `sample` only."""
-        if self.sample is None:
-            return False
+        return self.sample is not None and self._is_in_shards(name)
+
+    def needs_download(self, name: str) -> bool:
+        """Return whether a small field of all samples has to be read from shards that are in a store only."""
+        in_memory = name in self._numbers or name in self._texts
+        return self.sample is None and not in_memory and self._is_in_shards(name) and self.is_remote
+
+    def _is_in_shards(self, name: str) -> bool:
         field = self.field(name)
         return name in (BOX_SIDE, WRONG) or field.kind == "text" or self.pool.map_index(field) is None
 

@@ -15,6 +15,7 @@ from packer import cache, copy, inspect
 from packer.cli import main
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import RowsLayout, browsed_folder
+from packer.page.counts import spread
 from readers import open_dataset
 from shardspec.layout import layout_at
 
@@ -165,6 +166,11 @@ def test_a_report_on_a_remote_dataset_takes_samples(
             pages.append((tmp_path / "report.html").read_text("utf-8"))
         size = sum(map(len, server.objects.values()))
         assert server.sent < size / 2
+        far = BrowsedDataset(browsed_folder(f"{server.address}/one"))
+        assert spread(far, "label").kind == "list"
+        assert spread(far, "source").kind == spread(far, "box_side").kind == "none"
+        assert len(far.select("source == 's3'")) == 3
+        assert spread(far, "source").kind == "list"
         before = server.sent
         packer.report(
             [f"{server.address}/one", f"{server.address}/two"], tmp_path / "both.html", count=8, progress=False
