@@ -2,6 +2,9 @@
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -79,3 +82,25 @@ def test_every_page_of_the_site_has_a_place_in_its_navigation() -> None:
 
 def test_the_readme_is_for_people_in_a_hurry() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) < README_LINES
+
+
+def test_the_address_is_written_where_an_index_and_the_site_need_it(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "pyproject.toml", "zensical.toml", "docs/set_address.py"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    script = tmp_path / "docs" / "set_address.py"
+    subprocess.run([sys.executable, script, "https://example.org/us/facepack/"], check=True)
+    readme = (tmp_path / "README.md").read_text("utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert targets
+    assert all(target.startswith("https://") for target in targets)
+    assert "![" in readme
+    assert "https://example.org/us/facepack/raw/HEAD/docs/images/" in readme
+    for target in targets:
+        kind, _, path = target.removeprefix("https://example.org/us/facepack/").partition("/HEAD/")
+        assert kind in ("blob", "raw")
+        assert (REPOSITORY / path).exists(), path
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert urls["Repository"] == "https://example.org/us/facepack"
+    site = tomllib.loads((tmp_path / "zensical.toml").read_text("utf-8"))
+    assert site["project"]["repo_url"] == "https://example.org/us/facepack"
