@@ -11,14 +11,18 @@ from readers.dataset.base import SampleDataset, check_dataset
 from readers.dataset.collate import Batch
 from readers.dataset.packed import open_dataset
 from readers.decode.plans import DecodePlan
-from readers.formats.pool import Verify
 from readers.loader.loader import Loader
 from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
+from shardspec.layout import is_url
+from shardspec.stores import local_path
 
 DatasetOrPath = SampleDataset | str | PathLike[str]
 Batches = Loader | DataLoader[Any]
+
+REMOTE_OPTIONS = ("cache", "cache_size", "storage_options")
+"""Arguments of `open_dataset` for datasets in a store."""
 
 
 def as_dataset(
@@ -26,13 +30,14 @@ def as_dataset(
     source: DatasetOrPath,
     fields: Sequence[str] | None,
     transform: AnyTransform | None,
-    verify: Verify | bool,
-    checksums: bool,
     decode: Mapping[str, DecodePlan] | None,
+    how: Mapping[str, Any],
 ) -> SampleDataset:
-    """Return a dataset with a transform; a path is opened first, with the parameters of `readers.PackedDataset`."""
+    """Return a dataset with a transform; a path or URL is opened first, with `how` as arguments of `open_dataset`."""
     if isinstance(source, str | PathLike):
-        return open_dataset(source, fields, transform, verify, checksums, decode)
+        remote = is_remote(source)
+        chosen = {option: value for option, value in how.items() if remote or option not in REMOTE_OPTIONS}
+        return open_dataset(source, fields, transform, decode=decode, **chosen)
     check_dataset(name, source)
     if fields is not None or decode:
         raise UsageError(
@@ -41,6 +46,11 @@ def as_dataset(
             hint="give them to open_dataset, or a path here",
         )
     return source.with_transform(transform)
+
+
+def is_remote(source: DatasetOrPath | None) -> bool:
+    """Return whether a dataset is given by a URL of a store."""
+    return isinstance(source, str) and is_url(str(local_path(source)))
 
 
 class TrainBatches:

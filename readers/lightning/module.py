@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
+from os import PathLike
 from typing import Any, Literal, Never
 from weakref import WeakSet
 
@@ -16,7 +17,15 @@ from readers.dataset.views import ViewDataset
 from readers.decode.plans import DecodePlan
 from readers.formats.machine import available_processors
 from readers.formats.pool import Verify
-from readers.lightning.batches import Batches, DatasetOrPath, EvalBatches, TrainBatches, as_dataset
+from readers.lightning.batches import (
+    REMOTE_OPTIONS,
+    Batches,
+    DatasetOrPath,
+    EvalBatches,
+    TrainBatches,
+    as_dataset,
+    is_remote,
+)
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
@@ -72,7 +81,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     eval_batch_size : int, optional
         Samples of any other batch, per rank; by default `batch_size`, even after it is changed.
     fields, verify, checksums
-        For all datasets that are given as a path (`readers.PackedDataset`).
+        For all datasets that are given as a path or URL (`readers.open_dataset`).
+    cache, cache_size, storage_options
+        For all datasets that are given as a URL (`readers.open_dataset`).
     transform, decode, sample_transform, batch_transform
         For training. `batch_transform` needs ``"threads"``.
     eval_transform, eval_decode, eval_batch_transform
@@ -115,6 +126,9 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         fields: Sequence[str] | None = None,
         verify: Verify | bool = "size",
         checksums: bool = True,
+        cache: str | PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         transform: AnyTransform | None = None,
         decode: Mapping[str, DecodePlan] | None = None,
         sample_transform: AnyTransform | None = None,
@@ -146,14 +160,20 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         _check_kind(loader, batch_transform, eval_batch_transform)
         if sample_transform is not None:
             check_transform("sample_transform", sample_transform)
-        trained = as_dataset("train", train, fields, transform, verify, checksums, decode)
+        remote = dict(zip(REMOTE_OPTIONS, (cache, cache_size, storage_options), strict=True))
+        how: dict[str, Any] = {"verify": verify, "checksums": checksums, **remote}
+        sources = [one for given in (train, val, test, predict) for one in _several(given)]
+        for option, value in remote.items():
+            if value is not None and not any(map(is_remote, sources)):
+                raise UsageError(option=option, expected="the URL of a dataset in a store", found="none")
+        trained = as_dataset("train", train, fields, transform, decode, how)
         self.train = trained.with_transform(sample_transform)
         if views is not None:
             self.train = ViewDataset(self.train, views)
         opened = {"train": self.train}
 
         def open_one(name: str, source: DatasetOrPath) -> SampleDataset:
-            opened[name] = as_dataset(name, source, fields, eval_transform, verify, checksums, eval_decode)
+            opened[name] = as_dataset(name, source, fields, eval_transform, eval_decode, how)
             return opened[name]
 
         def open_all(name: str, source: DatasetOrPath | Sequence[DatasetOrPath] | None) -> Opened:
@@ -387,6 +407,10 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
     """Return whether Lightning counts the epoch of a state as processed, as it does even if a run ends within it."""
     return bool(loop.epoch_progress.current.processed == state["epoch"] + 1)
+
+
+def _several(source: DatasetOrPath | Sequence[DatasetOrPath] | None) -> Sequence[DatasetOrPath | None]:
+    return source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
 
 
 def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:

@@ -19,6 +19,7 @@ from support.errors import raises
 from support.staged import COUNT, FORMATS, SHARD_ROWS, assert_same, epoch_of, shard_bytes
 
 from readers import Loader, MixedDataset, open_dataset
+from readers.lightning import PackedDataModule
 from readers.order.order import RankShare
 from readers.staging import client as client_module
 from readers.staging.client import StagerClient, client_of, stats
@@ -264,6 +265,24 @@ def test_a_plan_ends_with_its_loader_or_its_next_iteration(datasets, server, tmp
         time.sleep(0.01)
     ops = [op for op, plan in told if plan == first and op != "at"]
     assert ops[-1] == "unplan"
+
+
+def test_a_data_module_reads_a_url_through_a_cache(datasets, server, tmp_path) -> None:
+    url, local, how = (
+        server.url("lmdb"),
+        datasets["npy"],
+        {"cache_size": "1GB", "storage_options": {"region": "us-east-1"}},
+    )
+    data = PackedDataModule(url, [local, url], batch_size=8, workers=1, cache=tmp_path / "cache", **how)
+    expected = list(Loader(open_dataset(datasets["lmdb"]), 8, shuffle="full"))
+    assert sorted(key for batch in data.train_dataloader() for key in batch["key"]) == sorted(
+        key for batch in expected for key in batch["key"]
+    )
+    assert [sum(len(batch["key"]) for batch in batches) for batches in data.val_dataloader()] == [COUNT, COUNT]
+    assert CacheFolder(tmp_path / "cache").exists
+    data.teardown("fit")
+    with raises(UsageError, option="cache"):
+        PackedDataModule(local, batch_size=8, cache=tmp_path)
 
 
 def test_a_local_dataset_takes_no_cache(datasets, tmp_path) -> None:
