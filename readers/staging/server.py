@@ -29,7 +29,6 @@ from filelock import Timeout
 
 from readers.staging.folder import PARTIAL, CacheFolder, read_address, write
 from readers.staging.schedule import CacheSchedule, FileKey, Plan, StagedFile
-from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
 from shardspec.errors import (
     DatasetChangedError,
@@ -264,49 +263,52 @@ class Stager:
                 return
 
     def _write(self, dataset: RemoteDataset, entry: FileEntry) -> None:
+        """Download a file. If the disk is full, make space and begin again: fsync and close report it for all bytes."""
+        while True:
+            try:
+                self._write_once(dataset, entry)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._make_space()
+            else:
+                return
+
+    def _write_once(self, dataset: RemoteDataset, entry: FileEntry) -> None:
         path = dataset.root / entry.name
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
         chunks = dataset.store.chunks(entry.name, entry.bytes)
         try:
-            with unfinished.open("xb", buffering=0) as file:
+            with unfinished.open("xb") as file:
                 for chunk in checked_chunks(chunks, entry, dataset.store.place(entry.name)):
-                    self._append(file.write, chunk)
+                    file.write(chunk)
+                file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def _append(self, append: Callable[[Any], Any], chunk: Buffer) -> None:
-        """Write a chunk; if the disk is full, delete files that are not in use, and keep the cache smaller."""
-        done = 0
-        while done < len(chunk):
-            try:
-                done += append(chunk[done:])
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                with self.changed:
-                    if not self._make_space():
-                        raise StoreError(
-                            "The disk is full, and the cache has no file that is not in use.",
-                            place=self.folder.root,
-                            hint="free some space, or read with fewer `workers`",
-                        ) from None
-
-    def _make_space(self) -> bool:
+    def _make_space(self) -> None:
         """Delete a file that is not in use, and keep the cache smaller by its size.
 
-        If all are in use, wait a moment for clients to release one; return False if none of them answers.
+        If all are in use, wait for clients to release one; raise StoreError if none of them answers.
         """
-        file, asked = self.schedule.evict_one(time.monotonic())
-        self._send_releases()
-        if file is not None:
-            self._delete(file)
-            self.schedule.limit = self.schedule.held
-        elif asked:
-            self.changed.wait(_TICK_S)
-        return file is not None or asked
+        with self.changed:
+            while True:
+                file, asked = self.schedule.evict_one(time.monotonic())
+                self._send_releases()
+                if file is not None:
+                    self._delete(file)
+                    self.schedule.limit = self.schedule.held
+                    return
+                if not asked:
+                    raise StoreError(
+                        "The disk is full, and the cache has no file that is not in use.",
+                        place=self.folder.root,
+                        hint="free some space, or read with fewer `workers`",
+                    )
+                self.changed.wait(_TICK_S)
 
     def _delete(self, file: StagedFile) -> None:
         if not _is_known(self.folder):  # the files belong to another stager

@@ -1,8 +1,13 @@
 """Caches that hold less than an order reads at a time: refusals, warnings, and resumes on another machine."""
 
+import errno
+import io
+import json
+import os
 import re
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,8 @@ from support.staged import COUNT, SHARD_ROWS, shard_bytes
 from readers import Loader, MixedDataset, PackedDataset, open_dataset
 from readers.dataset.base import SampleDataset
 from readers.order.sampler import OrderSampler
+from readers.staging.folder import CacheFolder, write
+from readers.staging.server import Stager, settings
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -128,3 +135,52 @@ def test_a_window_of_a_state_that_the_cache_does_not_hold_is_reported(server, da
     enough.load_state_dict(one.state_dict())
     next(iter(enough))
     assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("reported_by", ["write", "fsync", "close"])
+def test_a_quota_shrinks_the_cache_whichever_call_reports_it(
+    server, datasets, tmp_path, monkeypatch, reported_by
+) -> None:
+    """As on NFS, where a server may report it only when the file is flushed or closed."""
+    folder = CacheFolder(tmp_path)
+    folder.make()
+    write(folder.address, json.dumps({"pid": os.getpid()}).encode())  # a stager whose folder is not its own ends
+    quota = 5 * shard_bytes(datasets["npy"])
+
+    def check(call: str) -> None:
+        used = sum(path.stat().st_size for path in folder.datasets.rglob("*") if path.is_file())
+        if call == reported_by and used > quota:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    class Limited(io.FileIO):
+        def write(self, data: Any) -> int:
+            check("write")
+            return super().write(data)
+
+        def close(self) -> None:
+            ended = self.closed
+            super().close()
+            if not ended:
+                check("close")
+
+    opened, synced = Path.open, os.fsync
+    monkeypatch.setattr(
+        Path, "open", lambda path, mode="r", *args, **how: (
+            io.BufferedWriter(Limited(path, "xb")) if mode == "xb" else opened(path, mode, *args, **how)
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(os, "fsync", lambda number: (synced(number), check("fsync")))
+    stager = Stager(folder)
+    dataset = stager.datasets[stager.open(0, server.url("npy"), 10**9, {}, settings())["key"]]
+    for number, name in enumerate(dataset.entries):
+        stager.act(0, {"op": "get", "id": number, "key": dataset.key, "names": [name], "pin": False})
+        fetch = stager.schedule.next(0.0)
+        assert fetch is not None
+        for evicted in fetch.evicted:
+            stager._delete(evicted)
+        stager._download(dataset, dataset.entries[name])
+        assert (dataset.root / name).read_bytes() == (datasets["npy"] / name).read_bytes()
+        stager.schedule.finish(fetch.file, True)
+        stager._answer_ready()
+    assert stager.schedule.held <= stager.schedule.limit <= quota
+    assert not list(folder.datasets.rglob("*.partial"))
