@@ -1,6 +1,6 @@
 """Install the built wheel into empty environments and use it there as a new user would, away from the clone.
 
-``make test-dist`` runs it with ``pack``, ``faces-light`` and ``faces,torch``, and ``make test-dist-all`` with every extra::
+``make test-dist`` runs it with ``pack``, ``faces-light`` and ``faces``, and ``make test-dist-all`` with every extra::
 
     python tests/installed.py WHEEL EXTRAS [EXTRAS ...]
 
