@@ -24,6 +24,25 @@ _OPEN_PARTS = 128
 _CODE = np.dtype("<i4")
 
 
+class _Column:
+    """An array that grows in one piece of memory. Many small arrays would leave gaps once they are joined."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._dtype: np.dtype[Any] | None = None
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        """Append values. If their type differs from the earlier ones', all take the type that holds both."""
+        before, self._dtype = self._dtype, np.result_type(values if self._dtype is None else self._dtype, values)
+        if before not in (None, self._dtype):
+            self._bytes = bytearray(np.frombuffer(self._bytes, before).astype(self._dtype).tobytes())
+        self._bytes += values.astype(self._dtype, copy=False).tobytes()
+
+    def array(self) -> npt.NDArray[Any]:
+        """Return all values, without a copy."""
+        return np.frombuffer(self._bytes, self._dtype)
+
+
 class RowTable:
     """Table in memory of the lengths of all values and of the index fields, which avoids reading the parts again.
 
@@ -42,16 +61,16 @@ class RowTable:
 
     def __init__(self, columns: PartColumns) -> None:
         self.schema: Schema
-        self._lengths: dict[str, list[Lengths]] = {}
-        self._values: dict[str, list[npt.NDArray[Any]]] = {}
+        self._lengths: dict[str, _Column] = {}
+        self._values: dict[str, _Column] = {}
         self._codes: dict[str, dict[bytes, int]] = {}
         for name, spec in columns.items():
             if spec.kind == "class":
                 self._codes[name] = {}
             if spec.kind == "class" or spec.ndim == 0:
-                self._values[name] = []
+                self._values[name] = _Column()
             else:
-                self._lengths[name] = []
+                self._lengths[name] = _Column()
         self._places = {name: place for place, name in enumerate(columns)}
         self._rows = 0
 
@@ -61,9 +80,9 @@ class RowTable:
     def add(self, group: RowGroup) -> None:
         """Append the rows of a part."""
         for name, lengths in self._lengths.items():
-            lengths.append(compact(group.lengths[:, self._places[name]]))
+            lengths.extend(compact(group.lengths[:, self._places[name]]))
         for name, values in self._values.items():
-            values.append(self._encode(group, name) if name in self._codes else group.numbers(name))
+            values.extend(self._encode(group, name) if name in self._codes else group.numbers(name))
         self._rows += len(group)
 
     def _encode(self, group: RowGroup, name: str) -> npt.NDArray[np.int32]:
@@ -75,7 +94,7 @@ class RowTable:
     def sizes(self) -> Mapping[str, Lengths]:
         """Return the encoded size of every value, by field of variable size."""
         return {
-            field.name: _longer(_joined(self._lengths.get(field.name, []), np.dtype(np.uint32)), prefix_bytes(field))
+            field.name: _longer(self._column(self._lengths, field.name, np.uint32), prefix_bytes(field))
             for field in self.schema
             if not field.is_fixed
         }
@@ -85,22 +104,18 @@ class RowTable:
         found = {}
         for name in fields:
             field = self.schema[name]
-            values = _joined(self._values.get(name, []), field.numpy_dtype)[rows]
+            values = self._column(self._values, name, field.numpy_dtype)[rows]
             if name in self._codes:
                 known = _class_numbers(field)
                 values = np.array([known[one] for one in self._codes[name]], field.numpy_dtype)[values]
             found[name] = values
         return found
 
+    def _column(self, columns: Mapping[str, _Column], name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return columns[name].array() if self._rows else np.empty(0, dtype)
+
     def close(self) -> None:
         """Do nothing: no file is open."""
-
-
-def _joined(arrays: list[Any], dtype: np.dtype[Any]) -> Any:
-    """Concatenate the arrays of a list, and keep only the result in the list."""
-    if len(arrays) > 1:
-        arrays[:] = [np.concatenate(arrays)]
-    return arrays[0] if arrays else np.empty(0, dtype)
 
 
 class PartRows:

@@ -1,5 +1,6 @@
 """Parts, and what the cut into shards needs of them."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from support.packed import fingerprints
 
 import packer
+from packer.assembly.plan import write_index
 from packer.builds.parts.part import Part, PartWriter, RowGroup
 from packer.builds.parts.rows import RowTable
 from packer.recipe import Recipe
@@ -59,6 +61,24 @@ def test_lengths_of_more_than_32_bits_are_not_cut_off() -> None:
         assert sizes["alike"].tolist() == [3] * 4
         assert sizes["other"].tolist() == [7, 7, 7, last]
         assert sizes["other"].dtype == (np.int64 if last == huge else np.uint32)
+
+
+def test_the_index_is_written_without_a_copy_of_the_table(tmp_path: Path) -> None:
+    columns = {f"field_{number}": ColumnSpec("array", "<i8", 0) for number in range(4)}
+    rows, table = 1000, RowTable(columns)
+    lengths, shapes = np.full((rows, len(columns)), 8), np.empty((rows, 0), np.int32)
+    numbers = np.arange(100 * rows * len(columns)).reshape(100, rows, len(columns))
+    for part in numbers:
+        view = memoryview(part.tobytes())
+        table.add(RowGroup(view, columns, np.arange(rows) * 8 * len(columns), lengths, shapes))
+    table.schema = Schema(tuple(Field(name, "fixed", "<i8", ()) for name in columns))
+    tracemalloc.start()
+    write_index(table, None, tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for number, name in enumerate(columns):
+        assert np.array_equal(np.load(tmp_path / f"{name}.npy"), numbers[:, :, number].reshape(-1))
+    assert peak < len(table) * 8  # less than one field
 
 
 def test_a_build_on_a_network_file_system_gives_the_same_bytes(
