@@ -299,6 +299,19 @@ TABLES: Mapping[str, Callable[[Found], list[str]]] = {
 """The tables of a document, by the name of its benchmark."""
 
 
+def conditions(found: Found) -> str:
+    """When and where a document was measured, and with which versions; empty if it does not say."""
+    machine, settings = found.get("machine", {}), found.get("settings", {})
+    versions = {**found.get("versions", {}), **settings.get("peers", {})}
+    parts = [
+        str(found.get("time_utc", ""))[:10],
+        f"{machine['cores']} cores of {machine['processor']}" if "cores" in machine else "",
+        f"load average {machine['load']:.1f} at the end" if "load" in machine else "",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+    ]
+    return "; ".join(filter(None, parts))
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """A document of one of the benchmarks.
 
@@ -326,7 +339,8 @@ def main() -> None:
     detector = [found for found in documents.values() if found["benchmark"] == "detector"]
     reading = [found for found in documents.values() if found["benchmark"] in READING]
     for path, found in documents.items():
-        print(f"<!-- {path.name} -->\n\n" + "\n\n".join(TABLES[found["benchmark"]](found)) + "\n")
+        texts = [f"<!-- {path.name} -->", conditions(found), *TABLES[found["benchmark"]](found)]
+        print("\n\n".join(filter(None, texts)) + "\n")
     if detector:
         print(detector_table(detector) + "\n")
     if len(reading) > 1:

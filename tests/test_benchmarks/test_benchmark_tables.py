@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -75,6 +76,8 @@ def run(module: str, *words: object) -> str:
 
 def test_every_group_is_a_table(results: Path) -> None:
     lines = run("tables", results).splitlines()
+    (conditions,) = (line for line in lines if f"numpy {version('numpy')}, " in line)
+    assert conditions.startswith(json.loads(results.read_text())["time_utc"][:10])
     assert "**raw (1)**" in lines
     assert "| *gather, reused buffers* | 80 (50–100) | 1.00 | 0.010 | 1.00 |  |  |  |  |" in lines
     assert "| **Loader, npy** | 60 (48–90) | 0.90 | 0.020 | 0.50 | 548 | 1,506 | 3.2 | 0.00 |" in lines
