@@ -18,7 +18,7 @@ from support.command import REPOSITORY, environment
 from benchmarks.measure import document, summarise
 from benchmarks.tables import READING, TABLES, compared_table
 
-DOCUMENTED = (*READING, "augment", "pack_faces", "pack_pictures", "pack_scale", "remote")
+DOCUMENTED = (*READING, "augment", "clips", "pack_faces", "pack_pictures", "pack_scale", "remote")
 TOGETHER = (
     ("peers-raw-20261121", "peers-jpeg-20261121", "peers-photo500-20261121"),
     ("peers-recipes-20261122-6", "peers-recipes-20261122-7"),
