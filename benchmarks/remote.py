@@ -4,8 +4,8 @@
     python -m benchmarks.remote --folder /somewhere --rates 200 --kinds jpeg --only Loader
 
 The server is on loopback, in a process of its own. It serves files to web clients (WebDataset and, by a URL, our
-Loader) and to S3 clients (the others). All its connections together send at most ``--rates`` MB/s (a token bucket), and
-every answer begins after ``--latency-ms``. All formats have shards of ``--shard-mb``.
+Loader) and to S3 clients (the others). All its connections together send at most ``--rates`` MB/s (a token bucket), each
+at most ``--connection-rate``, and every answer begins after ``--latency-ms``. All formats have shards of ``--shard-mb``.
 
 In every round each loader begins with an empty cache, in a new process. *Of the link* is the bytes of all files over
 the rate, divided by the time of this epoch. *First batch* is the time from asking for it, also in units of the time that
