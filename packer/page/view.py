@@ -37,8 +37,8 @@ _LOOK_S = 1.0
 
 _CONNECTIONS = 32
 """Open connections above which waiting ones are closed. A browser opens six."""
-_AT_ONCE = 64
-"""Connections that are accepted before the first of them is counted."""
+_AT_ONCE = 16
+"""Connections that are accepted at a time. Three times as many may be open before the first of them is counted."""
 
 _HEADERS = {
     "content-security-policy": POLICY,

@@ -7,10 +7,11 @@ import sys
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import packer
 from packer.cli.arguments import add_option, add_parameters, print_made, print_result
+from packer.cli.line import CommandParser
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import OPTION_NAMES, BuildOptions
 from shardspec.errors import TooManyRejectsError, UsageError, system_reason
@@ -36,8 +37,36 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, OPTION_NAMES)
 
 
-COMMON = ("preset", "format", "label_from", "every", "size", "choose", "align", "encode", "workers", "overwrite")
+EXAMPLES: Mapping[str, str] = {
+    "build": """\
+packer build photos/ images/ --size 256 --resize exact --label-from folder
+packer build videos/ faces/ --preset faces --every 10 --label-from folder
+packer build table.csv crops/ --preset faces --frames 32 --choose largest --root videos/""",
+    "detect": """\
+packer detect videos/ boxes/ --every 10
+packer build videos/ faces/ --preset faces --every 10 --boxes boxes/""",
+    "submit": """\
+packer submit videos/ faces/ --slurm --preset faces --every 10 --label-from folder
+packer status faces/""",
+}
+"""Examples in the short help of the commands that take the options of a build."""
+
+COMMON = (
+    "preset",
+    "format",
+    "label_from",
+    "every",
+    "size",
+    "resize",
+    "choose",
+    "align",
+    "encode",
+    "workers",
+    "overwrite",
+)
 """The most used options, which ``packer build --help`` shows before the topics."""
+
+_MOST_USED = "most used"
 
 
 class Topic(NamedTuple):
@@ -150,9 +179,25 @@ def add_options(parser: argparse.ArgumentParser, names: Collection[str]) -> None
     """Add the named options of `Recipe` and `BuildOptions`, the most used first and the others by topic."""
     parser.usage = "%(prog)s SOURCE OUT [OPTIONS]"
     parser.epilog = f"packer help TOPIC explains one topic: {', '.join(TOPICS)}"
-    add_group(parser, "most used", [name for name in COMMON if name in names])
+    if isinstance(parser, CommandParser):
+        parser.add_argument("-h", action=_ShortHelp, nargs=0, help="show the most used options and examples, and exit")
+    add_group(parser, _MOST_USED, [name for name in COMMON if name in names])
     for topic in TOPICS.values():
         add_group(parser, topic.title, [name for name in topic.options if name in names and name not in COMMON])
+
+
+class _ShortHelp(argparse.Action):
+    """Prints the most used options and examples, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print them and exit."""
+        assert isinstance(parser, CommandParser)
+        shown = {group.title or "": group._group_actions for group in parser._action_groups}
+        sections = {title: shown[title] for title in ("positional arguments", _MOST_USED, "options")}
+        epilog = f"{parser.prog} --help lists all options, and packer help TOPIC explains one topic."
+        help = parser.format_sections(sections, EXAMPLES[parser.prog.split()[-1]], epilog)
+        parser._print_message(help, sys.stdout)
+        parser.exit()
 
 
 def add_group(parser: argparse.ArgumentParser, title: str, names: Sequence[str]) -> None:
