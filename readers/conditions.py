@@ -36,7 +36,7 @@ class SmallFields(Protocol):
         ...
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[str, ...]:
         """Names of the classes of ``label``."""
         ...
 
@@ -185,7 +185,7 @@ class _Expression:
         names = [node.id for node in (left, right) if isinstance(node, ast.Name)]
         if not names:
             raise self._wrong(left, "one side of a comparison is a field")
-        of_label = "label" in names and self._dataset.classes is not None
+        of_label = "label" in names and bool(self._dataset.classes)
         for place, value in enumerate(values):
             if of_label and isinstance(value, str):
                 if not isinstance(op, ast.Eq | ast.NotEq):
@@ -218,7 +218,7 @@ class _Expression:
             known = self._dataset.small_fields
             if name not in known:
                 like = did_you_mean(name, known)
-                quoted = f": write {name!r} in quotes" if name in (self._dataset.classes or ()) else ""
+                quoted = f": write {name!r} in quotes" if name in self._dataset.classes else ""
                 raise UsageError(
                     option="where",
                     expected=f"a field of numbers or text, of {list_some(known)}",
@@ -235,7 +235,7 @@ class _Expression:
         return self._columns[name]
 
     def _class(self, name: str) -> int:
-        classes = [class_name(known) for known in self._dataset.classes or ()]
+        classes = [class_name(known) for known in self._dataset.classes]
         if class_name(name) not in classes:
             raise UsageError(
                 option="where",

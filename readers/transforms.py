@@ -1,6 +1,6 @@
 """Transforms of samples: their protocol, how they are called, and which are refused with a hint."""
 
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -19,7 +19,10 @@ class SeededTransform(Protocol):
     and with ``rng``, which differs for every (seed, epoch, row). It returns the sample, with any fields.
     """
 
-    seeded: Literal[True]
+    @property
+    def seeded(self) -> bool:
+        """True; usually an attribute of the class."""
+        ...
 
     def __call__(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """Return the transformed sample."""

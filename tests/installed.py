@@ -30,6 +30,7 @@ import sys
 from pathlib import Path
 import packer, readers, shardspec
 assert all(Path(package.__file__).is_relative_to(sys.prefix) for package in (packer, readers, shardspec))
+assert all(Path(package.__file__).with_name("py.typed").is_file() for package in (packer, readers, shardspec))
 """
 
 READ = """

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.job import BuildJob
@@ -19,6 +19,7 @@ from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import unread_options
 from packer.recipe.engines import FOR_FUNCTIONS
 from packer.recipe.fields import Declaration
+from packer.recipe.keywords import BuildKeywords, DetectKeywords
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
@@ -55,7 +56,7 @@ def build(
     recipe: Recipe | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
-    **options: Any,
+    **options: Unpack[BuildKeywords],
 ) -> BuildResult:
     """Pack a source into a dataset. Call it again with the same arguments to resume an interrupted build.
 
@@ -99,7 +100,7 @@ def build(
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
     with sharing_settings(storage_options):
-        opened, target, store, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
+        opened, target, store, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         check_steps(chosen, functions)
         upload = None if store is None else Upload(store.url, storage_options)
         return run_build(opened, target, chosen, how, progress, functions, upload=upload)
@@ -111,7 +112,7 @@ def detect(
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
-    **options: Any,
+    **options: Unpack[DetectKeywords],
 ) -> BuildResult:
     """Detect the faces of a source, and pack their boxes without images, for later builds with ``boxes``.
 
@@ -149,7 +150,7 @@ def detect(
         If the job finished with more rejects than allowed, or if no item could be read.
     """
     refuse_unknown(options, (*DETECT_OPTIONS, "storage_options", "progress"))
-    chosen = {"preset": "faces", "steps": "decode,detect", **options}
+    chosen: dict[str, Any] = {"preset": "faces", "steps": "decode,detect", **options}
     return build(source, out, storage_options=storage_options, progress=progress, **chosen)
 
 
@@ -266,7 +267,7 @@ def dry_run(
     recipe: Recipe | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
-    **options: Any,
+    **options: Unpack[BuildKeywords],
 ) -> Estimate:
     """Estimate the time and space that a build needs, by packing a few of its items into a temporary folder.
 
@@ -291,7 +292,7 @@ def dry_run(
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
 
     with sharing_settings(storage_options):
-        opened, target, _, chosen, how, functions = _resolve(source, out, recipe, options, storage_options)
+        opened, target, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 
 

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import packer
 from packer.builds.build import plan_build, refuse_work, resolve_options
@@ -20,6 +20,7 @@ from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.checks import checked
 from packer.recipe.command_line import option_words
+from packer.recipe.keywords import BuildKeywords
 from packer.sources.opening import open_source
 from packer.steps.chain import check_steps
 from packer.workspace import Workspace
@@ -153,7 +154,7 @@ def submit(
     recipe: Recipe | None = None,
     words: Sequence[str] | None = None,
     progress: bool | ProgressListener = True,
-    **options: Any,
+    **options: Unpack[BuildKeywords],
 ) -> SubmitResult:
     """Plan a build that agents work on (`work`). The same call again resumes an unfinished build.
 

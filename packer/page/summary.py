@@ -124,7 +124,7 @@ def find_shared(datasets: Sequence[BrowsedDataset]) -> Iterator[str]:
 
 
 def _uneven_classes(dataset: BrowsedDataset) -> Iterator[str]:
-    if dataset.classes is None or "label" not in dataset.small_fields:
+    if not dataset.classes or "label" not in dataset.small_fields:
         return
     classes = len(dataset.classes)
     labels = fill_missing(dataset.column("label"))

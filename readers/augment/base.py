@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ class Transform(ABC, Generic[Params]):
     clip.
     """
 
-    seeded: ClassVar[Literal[True]] = True
+    seeded = True
 
     def __init__(self, p: float, masks: Sequence[str] | None = None) -> None:
         self.p = as_probability(type(self).__name__, p)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ class Compose:
         repeatable.
     """
 
-    seeded: ClassVar[Literal[True]] = True
+    seeded = True
 
     def __init__(self, transforms: Sequence[AnyTransform]) -> None:
         self.transforms = _checked(transforms, "Compose")
@@ -62,7 +62,7 @@ class OneOf:
         Probability that a transform is drawn at all.
     """
 
-    seeded: ClassVar[Literal[True]] = True
+    seeded = True
 
     def __init__(
         self, transforms: Sequence[AnyTransform], weights: Sequence[float] | None = None, p: float = 1.0

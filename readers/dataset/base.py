@@ -106,9 +106,9 @@ class SampleDataset(Dataset[dict[str, Any]]):
         return 0
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes of ``label``; None if there is no such field, or its classes have no names."""
-        return None
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of ``label``; empty if there is no such field, or its classes have no names."""
+        return ()
 
     @property
     def small_fields(self) -> tuple[str, ...]:
@@ -449,7 +449,7 @@ def check_classes(user: str, datasets: Mapping[str, SampleDataset]) -> None:
     for other_name, other in others:
         if other.classes == first.classes:
             continue
-        ours, theirs = first.classes or (), other.classes or ()
+        ours, theirs = first.classes, other.classes
         label = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
         raise UsageError(
             place=user,

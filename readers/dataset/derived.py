@@ -41,7 +41,7 @@ class DerivedDataset(SampleDataset):
         return self.base.small_fields
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[str, ...]:
         """Names of the classes of ``label``."""
         return self.base.classes
 

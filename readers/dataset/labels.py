@@ -13,7 +13,7 @@ from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS, describe_wrong_classes
 from shardspec.wording import counted, did_you_mean, list_some, shorten
 
-Classes = tuple[str, ...] | None
+Classes = tuple[str, ...]
 
 
 class Relabelling:
@@ -57,7 +57,7 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
     if wrong is not None:
         raise UsageError(wrong, option="classes")
     found, counts = _labels_of(dataset)
-    if dataset.classes is None:
+    if not dataset.classes:
         strange = [label for label in found if label >= len(classes)]
         if strange or min(found, default=0) < 0:
             raise UsageError(
@@ -90,17 +90,17 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
         raise UsageError(option="mapping", expected="a dict such as {'deepfakes': 'fake'}", found=shorten(mapping))
     found, counts = _labels_of(dataset)
     old = _numbers_of(dataset, mapping)
-    classes: Classes = None
+    classes: Classes = ()
     if all(isinstance(new, str) for new in mapping.values()):
         classes = tuple(dict.fromkeys(mapping.values()))
         places = {name: number for number, name in enumerate(classes)}
         new = {label: places[value] for label, value in old.items()}
-    elif dataset.classes is None and all(_is_number(value) for value in mapping.values()):
+    elif not dataset.classes and all(_is_number(value) for value in mapping.values()):
         new = {label: int(value) for label, value in old.items()}
         if min(new.values()) < NO_CLASS:
             raise UsageError(option="mapping", expected=f"labels of {NO_CLASS} or more", found=min(new.values()))
     else:
-        wanted = "numbers or names" if dataset.classes is None else "names of classes"
+        wanted = "names of classes" if dataset.classes else "numbers or names"
         strange = next(value for value in mapping.values() if not isinstance(value, str))
         raise UsageError(
             option="mapping",
@@ -110,7 +110,7 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
         )
     missing = [label for label in found if label not in new]
     if missing:
-        name = missing[0] if dataset.classes is None else dataset.classes[missing[0]]
+        name = dataset.classes[missing[0]] if dataset.classes else missing[0]
         more = f" (and of {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UsageError(
             option="mapping",
@@ -123,7 +123,7 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
 
 def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int, Any]:
     """Return the values of a mapping by the numbers of its keys."""
-    if dataset.classes is None:
+    if not dataset.classes:
         strange = [key for key in mapping if not _is_number(key)]
         if strange:
             raise UsageError(
@@ -154,7 +154,7 @@ def _labels_of(dataset: SampleDataset) -> tuple[list[int], dict[int, int]]:
         )
     found, counts = np.unique(labels[~missing_in(column)].astype(np.int64), return_counts=True)
     many = {label: count for label, count in zip(found.tolist(), counts.tolist(), strict=True) if label != NO_CLASS}
-    if dataset.classes is not None and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
+    if dataset.classes and many and not 0 <= min(many) <= max(many) < len(dataset.classes):
         raise UsageError(
             option="label",
             expected=f"0 to {len(dataset.classes) - 1}, the numbers of the classes",

@@ -128,7 +128,7 @@ class MixedDataset(DivisibleDataset):
         return self.datasets[0].layout
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[str, ...]:
         """Names of the classes of ``label``, the same in all datasets."""
         return self.datasets[0].classes
 

@@ -94,10 +94,10 @@ class PackedDataset(DivisibleDataset):
         return self._decoding.schema
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes of ``label``; None if there is no such field, or its classes have no names."""
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of ``label``; empty if there is no such field, or its classes have no names."""
         schema = self.pool.schema
-        return schema["label"].classes if "label" in schema else None
+        return (schema["label"].classes or ()) if "label" in schema else ()
 
     @property
     def small_fields(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _groups(dataset: SampleDataset, field: str) -> Groups:
         raise UsageError(place=field, expected="a field of text or of single values", found=found_shape)
     values = np.ma.getdata(column)
     found, of_row = np.unique(values, return_inverse=True)
-    known = dict(enumerate(dataset.classes or ())) if field == "label" else {}
+    known = dict(enumerate(dataset.classes)) if field == "label" else {}
     names = [known.get(value, str(value)) for value in found.tolist()]
     # Samples without a value form no group, since each of them may belong to any group.
     without = missing_in(column) | (values == "" if values.dtype.kind in "TO" else False)
@@ -259,7 +259,7 @@ class WithParts(SampleDataset, Generic[Part]):
         frame = import_target("pandas:DataFrame", what="to_pandas (pip install pandas)")
         columns = {name: self.column(name) for name in names}
         classes, labels = self.classes, columns.get("label")
-        if classes is not None and labels is not None:
+        if classes and labels is not None:
             codes = fill_missing(labels)
             if codes.max(initial=-1) < len(classes):
                 categorical = import_target("pandas:Categorical", what="to_pandas (pip install pandas)")

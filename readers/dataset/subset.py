@@ -208,11 +208,11 @@ class Relabelled(DerivedDataset, DivisibleDataset):
 
     Parameters
     ----------
-    classes : tuple of str or None
-        Names of the new classes; None if labels are numbers without names.
+    classes : tuple of str
+        Names of the new classes; empty if labels are numbers without names.
     """
 
-    def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...] | None) -> None:
+    def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...]) -> None:
         super().__init__(base)
         self._relabelling = relabelling
         self._classes = classes
@@ -223,11 +223,11 @@ class Relabelled(DerivedDataset, DivisibleDataset):
             )
 
     def __repr__(self) -> str:
-        named = "" if self._classes is None else f", classes {list_some(list(map(repr, self._classes)))}"
+        named = f", classes {list_some(list(map(repr, self._classes)))}" if self._classes else ""
         return f"{type(self).__name__}: {len(self)} samples{named}, of {self.base!r}"
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[str, ...]:
         """Names of the new classes."""
         return self._classes
 

@@ -1,7 +1,7 @@
 """Orders of batches composed by group: balanced over classes, P × K samples, or pairs."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,7 @@ class BalancedBatches:
     >>> loader = Loader(ds, order=BalancedBatches(ds, 64), seed=0)  # doctest: +SKIP
     """
 
-    seeded: Literal[True] = True
+    seeded = True
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class PKBatches:
     >>> loader = Loader(ds, order=PKBatches(ds, p=16, k=4, by="person"), seed=0)  # doctest: +SKIP
     """
 
-    seeded: Literal[True] = True
+    seeded = True
 
     def __init__(self, values: Table | Values, p: int, k: int, by: Names | None = None) -> None:
         (groups_of,) = _columns(values, by)
@@ -270,7 +270,7 @@ class PairBatches:
     >>> order = PairBatches(clips, 32, by=("original", "frame"), labels="label", groups="original")  # doctest: +SKIP
     """
 
-    seeded: Literal[True] = True
+    seeded = True
 
     def __init__(
         self,

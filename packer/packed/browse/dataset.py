@@ -110,9 +110,9 @@ class BrowsedDataset:
         return self.pool.schema
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes of ``label``."""
-        return self.schema["label"].classes if "label" in self.schema else None
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of ``label``; empty if it has none."""
+        return (self.schema["label"].classes or ()) if "label" in self.schema else ()
 
     @cached_property
     def small_fields(self) -> tuple[str, ...]:
@@ -335,10 +335,10 @@ class BrowsedDataset:
         assert self._prediction is not None
         field = self.schema[self._prediction]
         labels, predicted = (np.ma.getdata(self.column(name)) for name in ("label", field.name))
-        if (field.kind == "text") != (self.schema["label"].kind == "text") and self.classes is None:
+        if (field.kind == "text") != (self.schema["label"].kind == "text") and not self.classes:
             right = np.zeros(len(labels), np.bool_)
         elif field.kind == "text" and self.schema["label"].kind != "text":
-            names = np.array([*(self.classes or ()), ""], np.dtypes.StringDType())
+            names = np.array([*self.classes, ""], np.dtypes.StringDType())
             known = (labels >= 0) & (labels < len(names) - 1)
             right = predicted == names[np.where(known, labels, len(names) - 1)]
         else:

@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class Adapter(ABC):
     all frames of a clip.
     """
 
-    seeded: ClassVar[Literal[True]] = True
+    seeded = True
     pixel_centre: ClassVar[float] = 0.5
     """Coordinate of the first pixel's centre, minus the library's coordinate of it."""
     advice: ClassVar[str] = "leave out the transform that drops points"

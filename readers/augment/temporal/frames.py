@@ -1,7 +1,7 @@
 """The frames of a clip: find the fields with one value per frame, and transform each frame separately."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class PerFrame:
     >>> clips = ds.clips(16, transform=PerFrame(ColorJitter(0.2)))  # doctest: +SKIP
     """
 
-    seeded: ClassVar[Literal[True]] = True
+    seeded = True
 
     def __init__(self, transform: AnyTransform) -> None:
         check_transform("PerFrame", transform)

@@ -198,7 +198,7 @@ class TestTypes:
         options = ("--float", "valence", "--int", "seen")
         run_packer("build", tmp_path / "t.csv", tmp_path / "out", *options, "--quiet")
         ds = open_dataset(tmp_path / "out")
-        assert ds.classes is None
+        assert ds.classes == ()
         assert ds.column("label").tolist() == [10, 2, -1]
         assert ds.column("valence").tolist() == [0.5, -1, None]
         assert ds.column("valence_valid").tolist() == [True, True, False]
