@@ -185,7 +185,7 @@ def run_build(
     if (totals := plan.totals) is not None:
         more = {name: getattr(totals, name) for name in ("refilled", "broken_tracks", "unused_boxes", "wide_colours")}
         growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
-    made = BuildResult(**vars(done), **more, growth=growth, notes=notes)
+    made = BuildResult(**vars(done), **more, growth=growth, labels=plan.labels, notes=notes)
     result = _described(made, out, options, upload)
     check_rejects(result, options)
     return result

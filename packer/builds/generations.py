@@ -3,7 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from packer.assembly.columns import carried_columns
 from packer.builds.planning.plan import BuildPlan
@@ -88,6 +91,17 @@ def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparis
     fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
     joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
     return [*kept[:-1], Made(joined, rows + counts.samples)]
+
+
+def count_labels(index: Path) -> dict[int, int]:
+    """Return the number of samples by label, from the index file of the field. Without labels, the result is empty."""
+    try:
+        labels = np.load(index, mmap_mode="r")
+    except FileNotFoundError:
+        return {}
+    if labels.dtype.kind not in "iu":
+        return {}
+    return dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True))
 
 
 def describe_contents(

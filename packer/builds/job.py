@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from packer.builds.assembly import BuildAssembler
-from packer.builds.generations import BuildTotals, describe_contents
+from packer.builds.generations import BuildTotals, count_labels, describe_contents
 from packer.builds.planning.changes import describe_changed_terms, describe_made, describe_mismatch, describe_taken_over
 from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
 from packer.builds.reports import GONE
@@ -28,6 +28,7 @@ from packer.workspace.disk_list import Reiterable
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from shardspec.typing.field_types import LABEL
 from shardspec.wording import list_some
 
 
@@ -49,6 +50,8 @@ class BuildJob:
     ----------
     totals : BuildTotals or None
         Set once this call has finished the job.
+    labels : dict of int to int
+        Number of samples by label, once this call has finished the job. Empty if the samples have no labels.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class BuildJob:
         plan, self._lines = make_plan(recipe, runtime, listing, declared, base, gone)
         self.plan = plan
         self.totals: BuildTotals | None = None
+        self.labels: dict[int, int] = {}
         self._recipe = recipe
         self._digests, self._live = self._lines.digests, self._lines.live
         self._declaration = declaration
@@ -132,6 +136,7 @@ class BuildJob:
 
     def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
         self.totals = BuildTotals.load(space)
+        self.labels = count_labels(Layout(space.final).index(LABEL))
         found = describe_contents(space, self.plan, self.totals, self._comparison, finished)
         kinds = {FROM_PACKED: self._from_packed, FROM_INPUTS: self._declaration is not None}
         marks = {name: True for name, is_so in kinds.items() if is_so}

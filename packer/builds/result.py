@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from packer.builds.reports import BrokenTracks
@@ -11,7 +11,8 @@ from packer.jobs.result import JobResult
 from packer.recipe.options import BuildOptions
 from shardspec.entries import Counts, total
 from shardspec.errors import TooManyRejectsError
-from shardspec.wording import counted, program
+from shardspec.typing.field_types import LABEL
+from shardspec.wording import LISTED, counted, list_some, one_line, program
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,7 +20,7 @@ class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
     If the dataset was finished before the call, the attributes `refilled`, `broken_tracks`, `unused_boxes` and
-    `wide_colours` are None.
+    `wide_colours` are None, and `labels` is empty.
 
     Attributes
     ----------
@@ -33,6 +34,8 @@ class BuildResult(JobResult):
         Number of videos by the HDR or wide-gamut standard of their colours; None if there are no such videos.
     growth : Growth or None
         In an update, how the source compares with the dataset; None for a new dataset.
+    labels : dict of int to int
+        Number of samples by label; empty if the samples have no labels.
     notes : tuple of str
         Notes for the user about the source, one line each, for example about missing labels or ignored files.
     changed : tuple of str
@@ -44,13 +47,15 @@ class BuildResult(JobResult):
     unused_boxes: int | None = None
     wide_colours: Mapping[str, int] | None = None
     growth: Growth | None = None
+    labels: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return the result as text for the user, with remarks about frames, tracks, boxes and JPEGs, and the notes."""
+        """Return the result as text: classes, remarks about frames, tracks, boxes and JPEGs, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        more = f"{self._describe_growth()}{faces}{self._describe_progressive()}{self._describe_colours()}"
+        images = f"{self._describe_progressive()}{self._describe_colours()}"
+        more = f"{self._describe_labels()}{self._describe_growth()}{faces}{images}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
@@ -58,7 +63,8 @@ class BuildResult(JobResult):
         more = {"refilled": self.refilled, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
         grown = {} if self.growth is None else {"update": self.growth.to_json()}
         wide = {"wide_colours": self.wide_colours}
-        return {**self.counts.to_json(), **more, **wide, **grown, "notes": self.notes, "changed": self.changed}
+        counts = {**self.counts.to_json(), "labels": dict(self._named_labels())}
+        return {**counts, **more, **wide, **grown, "notes": self.notes, "changed": self.changed}
 
     def _done_again(self) -> str:
         return f"{', '.join(self.changed)} changed" if self.changed else super()._done_again()
@@ -129,6 +135,26 @@ class BuildResult(JobResult):
             f"\n{videos} with HDR or wide-gamut colours ({kinds}), which are packed as stored and look pale: "
             "convert them to BT.709 first if the others are ordinary videos"
         )
+
+    def _named_labels(self) -> list[tuple[str, int]]:
+        """Return the name of each class and its number of samples. Labels without names are numbers."""
+        if not self.labels:
+            return []
+        classes = self.manifest.schema[LABEL].classes or ()
+        numbers = sorted({*self.labels, *range(len(classes))})
+        names = [classes[number] if 0 <= number < len(classes) else str(number) for number in numbers]
+        return [(name, self.labels.get(number, 0)) for name, number in zip(names, numbers, strict=True)]
+
+    def _describe_labels(self) -> str:
+        named = self._named_labels()
+        if not named:
+            return ""
+        what = "labels" if self.manifest.schema[LABEL].classes is None else "classes"
+        if len(named) <= LISTED:
+            return f"\n{what}: {list_some([f'{name} ({count})' for name, count in named])}"
+        (fewest, least), (largest, most) = (pick(named, key=lambda pair: pair[1]) for pick in (min, max))
+        span = f"{counted(least, 'sample')} of {one_line(fewest)} to {counted(most, 'sample')} of {one_line(largest)}"
+        return f"\n{what}: {len(named)}, from {span}"
 
     @property
     def counts(self) -> Counts:

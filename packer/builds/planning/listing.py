@@ -1,8 +1,10 @@
 """List the items of a source for a recipe, check them, and attach further files that the recipe names."""
 
 import os
+import shlex
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,8 +13,10 @@ from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.builds.planning.classes import settle_classes
+from packer.builds.planning.plan import item_digest
 from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
@@ -29,7 +33,7 @@ from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS, describe_similar_classes
-from shardspec.wording import LONG, counted, did_you_mean, list_some, quote_some, shorten
+from shardspec.wording import LENGTH, LONG, counted, cut, did_you_mean, list_some, quote_some, shorten
 
 _LEAST = 1000
 """Progress is shown only if there are at least this many items."""
@@ -39,6 +43,21 @@ _ASKED = 1000
 
 _NO_IMAGE = (str, int, float, type(None))
 """Types of values that cannot be images."""
+
+_NO_LABEL = -(2**63)
+"""Stands for the label of an item without one."""
+
+_LABEL_WORDS = {
+    *("category", "class", "classes", "cls", "diagnosis", "dx", "emotion", "expression"),
+    *("fake", "gt", "label", "labels", "real", "target", "truth", "y"),
+}
+"""Words in names of columns that are probably labels."""
+
+_LOOKED_AT = 10_000
+"""Rows in which columns that look like labels are searched for."""
+
+_SHOWN_VALUES = 4
+"""Number of a column's values to list in a note."""
 
 _NEED_IMAGE = ("detect", "faces", "resize")
 """Built-in steps that do not read files, and so need a step before them that does."""
@@ -86,9 +105,10 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     _check_places(listing, recipe)
     frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
+    listing = replace(listing, notes=(*listing.notes, *_describe_unlabelled(listing, recipe)))
     listing = settle_classes(listing, recipe)
     similar = describe_similar_classes(listing.classes.get("label", ()))
-    listing = replace(listing, notes=(*listing.notes, *similar, *_describe_contradictions(listing, recipe)))
+    listing = replace(listing, notes=(*listing.notes, *similar, *_describe_repeats(listing, recipe)))
     _check_reading(listing.items, recipe)
     _check_sampling(listing.items, recipe)
     _check_library(listing.items[: recipe.limit], recipe)
@@ -98,7 +118,7 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
     _check_also(listing.items, recipe)
     _check_further(listing, recipe)
     _check_encode_field(source, listing.items[: recipe.limit], recipe)
-    if any(step.use == "detect" for step in recipe.chain):
+    if _finds_boxes(recipe):
         _check_detect(listing.items)
     _check_made(listing.items, recipe)
     if recipe.boxes is not None:
@@ -122,41 +142,93 @@ def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
     ]
 
 
+def _finds_boxes(recipe: Recipe) -> bool:
+    """Return whether the result is boxes, which need no labels."""
+    return any(step.use == "detect" for step in recipe.chain)
+
+
 def _check_detect(items: Sequence[Item]) -> None:
     """Check that ``detect`` gets images or videos."""
     if any(PACKED_ROW in item.columns for item in items):
         raise UsageError(option="detect", expected="images and videos", found="a packed dataset")
 
 
-def _describe_contradictions(listing: Listing, recipe: Recipe) -> list[str]:
-    """Describe the files that have different labels in several rows of a table, if any. Each row is packed.
+def _describe_repeats(listing: Listing, recipe: Recipe) -> list[str]:
+    """Describe the rows of a table that occur several times, and files with different labels. Each row is packed.
 
-    Three numbers per row are kept in memory.
+    Four numbers per row are kept in memory.
     """
     if listing.roots is None:
         return []
-    items, (rows, places, labels) = listing.items[: recipe.limit], (array("q"), array("q"), array("q"))
+    items, (rows, places, contents, labels) = listing.items[: recipe.limit], (array("q") for _ in range(4))
     for row, item in enumerate(items):
-        label = item.columns.get("label")
-        if isinstance(label, int) and item.path is not None and item.reject is None:
+        if item.path is not None and item.reject is None:
             rows.append(row)
             places.append(hash((item.path, item.member)))
-            labels.append(label)
-    at, of = np.frombuffer(places, np.int64), np.frombuffer(labels, np.int64)
+            contents.append(_hash_columns(item))
+            label = item.columns.get("label")
+            labels.append(label if isinstance(label, int) else _NO_LABEL)
+    at, what, of = (np.frombuffer(numbers, np.int64) for numbers in (places, contents, labels))
+    notes = []
+    order = np.lexsort((what, at))  # stable, so that the first of equal rows stays first
+    again = order[1:][~_changes(at[order]) & ~_changes(what[order])]
+    if len(again):
+        example = shorten(items[rows[int(again.min())]].name, LONG)
+        notes.append(f"{counted(len(again), 'row')} that repeat an earlier row, such as {example}: each row is packed")
     order = np.lexsort((of, at))
-    sorted_at, sorted_of = at[order], of[order]
-    differs = (sorted_at[1:] == sorted_at[:-1]) & (sorted_of[1:] != sorted_of[:-1])
-    files = np.unique(sorted_at[1:][differs])
-    if not len(files):
+    differs = ~_changes(at[order]) & _changes(of[order])
+    files = np.unique(at[order][1:][differs])
+    if len(files):
+        first = int(np.flatnonzero(np.isin(at, files))[0])
+        classes = listing.classes.get("label")
+        found = np.unique(of[at == at[first]]).tolist()
+        shown = [str(label) if classes is None or label == NO_CLASS else classes[label] for label in found]
+        notes.append(
+            f"{counted(len(files), 'file')} with different labels in several rows, such as "
+            f"{shorten(items[rows[first]].name, LONG)} ({list_some(shown)}): each row is packed"
+        )
+    return notes
+
+
+def _changes(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return for each number but the first whether it differs from the one before."""
+    return np.asarray(numbers[1:] != numbers[:-1])
+
+
+def _hash_columns(item: Item) -> int:
+    try:
+        return hash(tuple(item.columns.values()))
+    except TypeError:  # lists and objects
+        return hash(item_digest(item))
+
+
+def _describe_unlabelled(listing: Listing, recipe: Recipe) -> list[str]:
+    """Suggest columns of a table without labels that look like labels, by their name or because values repeat."""
+    is_table = listing.roots is not None and recipe.fields_from_path is None and not recipe.sidecars
+    if not is_table or recipe.label_from != "auto" or "label" in listing.fields.values() or _finds_boxes(recipe):
         return []
-    first = int(np.flatnonzero(np.isin(at, files))[0])
-    classes = listing.classes.get("label")
-    found = np.unique(of[at == at[first]]).tolist()
-    shown = [str(label) if classes is None or label == NO_CLASS else classes[label] for label in found]
-    return [
-        f"{counted(len(files), 'file')} with different labels in several rows, such as "
-        f"{shorten(items[rows[first]].name, LONG)} ({list_some(shown)}): each row is packed"
-    ]
+    named: dict[str, str] = {}
+    repeated: dict[str, str] = {}
+    others: list[str] = []
+    some = [item.columns for item in islice(listing.items, _LOOKED_AT) if item.reject is None]
+    for column, field in listing.fields.items():
+        values = Counter(columns[field] for columns in some if isinstance(columns.get(field), str | int))
+        shown = f"{shorten(column)} ({list_some([str(value) for value, _ in values.most_common()], _SHOWN_VALUES)})"
+        if values and not _LABEL_WORDS.isdisjoint(field.split("_")):
+            named[column] = shown
+        elif 1 < len(values) <= len(some) / 2:
+            repeated[column] = shown
+        elif values:
+            others.append(shorten(column))
+    alike, remedy = named | repeated, "--label-from none to hide this note"
+    if alike:
+        option = f"--label-from {shlex.quote(cut(next(iter(alike)), LENGTH))}"
+        found = f"but these look like labels: {list_some([*alike.values()])}; use {option}, or {remedy}"
+    elif others:
+        found = f"of {list_some(others)}: use --label-from COLUMN to choose one of them, or {remedy}"
+    else:
+        return []
+    return [f"no labels: no column is named 'label', {found}"]
 
 
 def _describe_frames(items: Sequence[Item]) -> str:

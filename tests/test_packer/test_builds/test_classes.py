@@ -55,6 +55,21 @@ def test_the_order_is_that_of_the_list(folders: Path, tmp_path: Path) -> None:
     assert "Traceback" not in again
 
 
+def test_a_build_ends_with_the_classes_and_their_numbers_of_samples(folders: Path, tmp_path: Path) -> None:
+    call = ("build", folders, tmp_path / "out", "--label-from", "folder", "--classes", "real,fake,unsure")
+    assert run_packer(*call, "--quiet", "--engine", "inline").stdout.splitlines()[1:] == [
+        "classes: real (2), fake (1), unsure (0)"
+    ]
+    made = build(rows_of([3, -1, 3, 7]), tmp_path / "numbers", **QUIET)
+    assert made.describe().splitlines()[1:] == ["labels: -1 (1), 3 (2), 7 (1)"]
+    assert made.to_json()["labels"] == {"-1": 1, "3": 2, "7": 1}
+    names = [f"c{number:02d}" for number in range(12)]
+    made = build(rows_of([*names, "c07"]), tmp_path / "many", **QUIET)
+    assert made.describe().splitlines()[1:] == ["classes: 12, from 1 sample of c00 to 2 samples of c07"]
+    assert dict(made.labels) == {number: 1 + (number == 7) for number in range(12)}
+    assert "classes" not in build(folders, tmp_path / "none", label_from="none", **QUIET).describe()
+
+
 @pytest.mark.parametrize("from_folders", [True, False])
 def test_classes_that_differ_in_case_or_blanks_get_a_note(tmp_path: Path, from_folders: bool) -> None:
     names = ["Real", "real", "half fake", "halffake", "fake"]

@@ -174,6 +174,43 @@ class TestTypes:
         assert kept.counts.rejected_items == 0
         assert open_dataset(tmp_path / "kept").classes == tuple(sorted({label.strip() for label in labels}))
 
+    def test_columns_that_look_like_labels_are_named_if_there_is_no_label(self, tmp_path: Path) -> None:
+        write_images(tmp_path, 4)
+        columns = {
+            "path": [f"{number}.png" for number in range(4)],
+            "caption": ["a", "b", "c", "d"],
+            "person": ["Ann", "Ann", "Bob", "Bob"],
+            "emotion": [0, 1, 2, 3],
+            "age": [0.5, 0.5, 1, 1],
+        }
+        table = write_csv(tmp_path / "t.csv", **columns)
+        (note,) = build(table, tmp_path / "out", **QUIET).notes
+        assert "'emotion' (0, 1, 2, 3), 'person' (Ann, Bob); use --label-from emotion" in note
+        assert "caption" not in note
+        assert "age" not in note
+        assert not build(table, tmp_path / "chosen", label_from="emotion", **QUIET).notes
+        assert not build(table, tmp_path / "none", label_from="none", **QUIET).notes
+        plain = write_csv(tmp_path / "u.csv", path=columns["path"], caption=columns["caption"])
+        (note,) = build(plain, tmp_path / "plain", **QUIET).notes
+        assert "'caption'" in note
+        assert not build(write_csv(tmp_path / "v.csv", path=columns["path"]), tmp_path / "paths", **QUIET).notes
+
+    @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+    def test_rows_that_occur_twice_are_counted(self, tmp_path: Path, suffix: str) -> None:
+        """A file with other columns is another row: several captions of one image are common."""
+        write_images(tmp_path, 3)
+        paths = ["0.png", "1.png", "0.png", "./1.png", "2.png", "2.png", "0.png"]
+        captions = ["a", "b", "a", "b", "c", "d", "a"]
+        if suffix == "csv":
+            table = write_csv(tmp_path / "t.csv", path=paths, caption=captions)
+        else:
+            table = tmp_path / "t.jsonl"
+            rows = [{"path": path, "caption": [text]} for path, text in zip(paths, captions, strict=True)]
+            table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        made = build(table, tmp_path / "out", label_from="none", **QUIET)
+        assert made.notes == ("3 rows that repeat an earlier row, such as '0.png': each row is packed",)
+        assert made.manifest.samples == 7
+
     def test_a_word_that_is_a_text_on_request_is_named(self, tmp_path: Path) -> None:
         write_images(tmp_path, 3)
         table = write_csv(
