@@ -1,5 +1,7 @@
 """AV-Deepfake1M and ++: ``{train,val,test}/…/*.mp4``, ``{train,val}_metadata.json`` and ``test_files.txt``.
 
+The test set of ++ comes in two parts: ``testA_files.txt`` and ``testB_files.txt``.
+
 Layout and fields are those of the README and of ``python/avdeepfake1m/loader.py`` of
 github.com/ControlNet/AV-Deepfake1M. Paths in the lists are relative to the folder of their split; copies of ++ also
 have them in the dataset's folder. ``audio_frames`` is not read, because it is wrong for forgeries (issue 7 there).
@@ -12,7 +14,13 @@ from packer.known.tree import Choice, Tree, TreeContents, join, read_entries, re
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
-TEST_LIST = "test_files.txt"
+_LISTS: Mapping[str, str] = {
+    **{split: f"{split}_metadata.json" for split in ("train", "val")},
+    **{split: f"{split}_files.txt" for split in ("test", "testA", "testB")},
+}
+"""The list of each split. Those of test are texts without labels."""
+_TESTS = ("test", "testA", "testB")
+SPLITS = tuple(_LISTS)
 SEGMENTS = ("fake_segments", "visual_fake_segments", "audio_fake_segments")
 
 _MODIFIED: Mapping[str, str] = {"real": "none", "visual": "video", "audio": "audio", "both": "both"}
@@ -21,36 +29,32 @@ _MODIFIED: Mapping[str, str] = {"real": "none", "visual": "video", "audio": "aud
 
 def find(tree: Tree, choice: Choice) -> TreeContents:
     """Find the videos that the metadata lists. Those of test have no labels, and are listed only by request."""
-    lists = {"train": "train_metadata.json", "val": "val_metadata.json", "test": TEST_LIST}
     base = tree.locate(
-        lambda folder: any(tree.has(join(folder, name)) for name in lists.values()),
-        f"{', '.join(lists.values())} (AV-Deepfake1M)",
+        lambda folder: any(tree.has(join(folder, name)) for name in _LISTS.values()),
+        f"{', '.join(_LISTS.values())} (AV-Deepfake1M)",
     )
     found = TreeContents()
-    wanted = [split for split in lists if (split in choice.splits if choice.splits else split != "test")]
-    absent = [lists[split] for split in wanted if not tree.has(join(base, lists[split]))]
+    wanted = [split for split in _LISTS if (split in choice.splits if choice.splits else split not in _TESTS)]
+    absent = [_LISTS[split] for split in wanted if not tree.has(join(base, _LISTS[split]))]
     if absent and choice.splits:
         raise UsageError(place=tree.root / base, expected=f"the official list {absent[0]}", found="none")
     if absent:
         found.notes.append(f"lists that do not exist: {', '.join(absent)}")
-    if not choice.splits and tree.has(join(base, TEST_LIST)):
-        found.notes.append("test is left out, since it has no labels: --splits test lists it")
+    for split in () if choice.splits else _TESTS:
+        if tree.has(join(base, _LISTS[split])):
+            found.notes.append(f"{split} is left out, since it has no labels: --splits {split} lists it")
     videos = tree.all_videos(found, base)
     for split in wanted:
-        if lists[split] not in absent:
-            _add(tree, found, videos, base, split, lists[split])
+        if _LISTS[split] not in absent:
+            _add(tree, found, videos, base, split)
     found.drop_missing_originals(videos)
     found.sort_by_original()
     return found
 
 
-def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, split: str, name: str) -> None:
-    path = join(base, name)
-    entries = (
-        ({"file": line} for line in read_lines(tree.root / path) if line)
-        if name == TEST_LIST
-        else read_entries(tree, path)
-    )
+def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, split: str) -> None:
+    path, is_test = join(base, _LISTS[split]), split in _TESTS
+    entries = ({"file": line} for line in read_lines(tree.root / path) if line) if is_test else read_entries(tree, path)
     listed: set[str] = set()
     for entry in entries:
         file = relative_path(str(entry.get("file", "")), path)
@@ -64,7 +68,7 @@ def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, sp
             found.missing.append(places[0])
             continue
         row: dict[str, Any] = {"path": video, "split": split, "person": _person(file)}
-        found.rows.append(row if name == TEST_LIST else row | _describe(found, entry, video, file, path))
+        found.rows.append(row if is_test else row | _describe(found, entry, video, file, path))
     folder = f"{join(base, split)}/"
     found.unlisted += sorted(
         video for video in videos if video.startswith(folder) and video.removeprefix(folder) not in listed

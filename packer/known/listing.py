@@ -56,7 +56,7 @@ _FACES_IN_TIME = "--preset faces --size 224 --choose main"
 _IMAGES = "--preset images --size {}"
 
 KNOWN: Mapping[str, Known] = {
-    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), _THREE, _FACES_IN_TIME),
+    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), av_deepfake1m.SPLITS, _FACES_IN_TIME),
     "celeb-df": Known(celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32)),
     "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
     "df40": Known(df40.find, ("methods", "splits", "lists"), _THREE, "--preset images --encode png"),

@@ -2,8 +2,9 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -339,6 +340,20 @@ def test_av_deepfake1m_says_which_stream_is_forged_when(tmp_path: Path, plus_plu
     assert found.describe().endswith("".join(f" --intervals {name}" for name in segments))
     test = listed("av-deepfake1m", root, splits="test")
     assert test.rows == ({"path": "test/000000.mp4", "split": "test"},)
+
+
+def test_both_parts_of_the_test_of_av_deepfake1m_plus_plus_are_splits(tmp_path: Path) -> None:
+    root = trees.make_av_deepfake1m(tmp_path, plus_plus=True)
+    (root / "test_files.txt").unlink()
+    for part, name in (("testA", "testA/000000.mp4"), ("testB", "000001.mp4")):
+        (root / f"{part}_files.txt").write_text(f"{PurePosixPath(name).name}\n")
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / "test/000000.mp4", root / name)
+    assert [note.split()[0] for note in listed("av-deepfake1m", root).notes] == ["testA", "testB"]
+    found = listed("av-deepfake1m", root, splits="testA,testB")
+    assert found.rows == ({"path": "000001.mp4", "split": "testB"}, {"path": "testA/000000.mp4", "split": "testA"})
+    with raises(UsageError, expected="the official list test_files.txt", found="none"):
+        listed("av-deepfake1m", root, splits="test")
 
 
 def test_what_av_deepfake1m_lacks_is_named(tmp_path: Path) -> None:
