@@ -183,7 +183,8 @@ def run_build(
     done = Job(plan, out, options, listener, upload).run()
     more: dict[str, Any] = {}
     if (totals := plan.totals) is not None:
-        more = {name: getattr(totals, name) for name in ("refilled", "broken_tracks", "unused_boxes", "wide_colours")}
+        names = ("enlarged", "refilled", "broken_tracks", "unused_boxes", "wide_colours")
+        more = {name: getattr(totals, name) for name in names}
         growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
     made = BuildResult(**vars(done), **more, growth=growth, labels=plan.labels, notes=notes)
     result = _described(made, out, options, upload)

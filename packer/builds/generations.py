@@ -26,7 +26,7 @@ class BuildTotals:
 
     Attributes
     ----------
-    refilled, broken_tracks, unused_boxes, wide_colours
+    enlarged, refilled, broken_tracks, unused_boxes, wide_colours
         See `packer.builds.result.BuildResult`.
     mended : int
         Items that were rejected before and were packed by a retry.
@@ -35,6 +35,7 @@ class BuildTotals:
     """
 
     counts: Counts
+    enlarged: int | None = None
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
@@ -47,6 +48,7 @@ class BuildTotals:
         """Return the totals of finished reports. Counts that do not apply to the recipe are None."""
         return cls(
             reports.counts(ignored),
+            enlarged=None if recipe.size is None else reports.enlarged,
             refilled=reports.refilled if recipe.refill else None,
             broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
             unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,

@@ -90,6 +90,8 @@ class ReportWriter:
         Counts of the items that have left each generation of the updated dataset.
     mended : int
         Items that were rejected before and are packed now.
+    enlarged : int
+        Samples whose image was enlarged, of the items that are not rejected.
     refilled : int
         Sampled frames that were replaced by a nearby frame.
     broken_tracks : BrokenTracks
@@ -107,6 +109,7 @@ class ReportWriter:
         self._rejects, self._items = (path.open("xb") for path in self._names)
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.mended = 0
+        self.enlarged = 0
         self.refilled = 0
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
@@ -174,6 +177,7 @@ class ReportWriter:
             self._counts["packed_items" if packed else "rejected_items"] += 1
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
+        self.enlarged += report.enlarged if packed else 0
         self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
         if report.wide_colours is not None and packed:

@@ -19,11 +19,13 @@ from shardspec.wording import LISTED, counted, list_some, one_line, program
 class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
-    If the dataset was finished before the call, the attributes `refilled`, `broken_tracks`, `unused_boxes` and
-    `wide_colours` are None, and `labels` is empty.
+    If the dataset was finished before the call, the attributes `enlarged`, `refilled`, `broken_tracks`, `unused_boxes`
+    and `wide_colours` are None, and `labels` is empty.
 
     Attributes
     ----------
+    enlarged : int or None
+        Samples whose image was smaller than `size` and was enlarged; None if the recipe has no size.
     refilled : int or None
         Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not replace frames.
     broken_tracks : BrokenTracks or None
@@ -42,6 +44,7 @@ class BuildResult(JobResult):
         Entries about the dataset, such as ``"title"``, that this call changed in a dataset finished before.
     """
 
+    enlarged: int | None = None
     refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
@@ -54,13 +57,19 @@ class BuildResult(JobResult):
     def describe(self) -> str:
         """Return the result as text: classes, remarks about frames, tracks, boxes and JPEGs, and the notes."""
         faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
-        images = f"{self._describe_progressive()}{self._describe_colours()}"
+        images = f"{self._describe_progressive()}{self._describe_colours()}{self._describe_enlarged()}"
+        images = f"{images}{self._describe_sizes()}"
         more = f"{self._describe_labels()}{self._describe_growth()}{faces}{images}"
         return "\n".join((f"{super().describe()}{more}", *self.notes))
 
     def _facts(self) -> dict[str, Any]:
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
-        more = {"refilled": self.refilled, "broken_tracks": broken, "unused_boxes": self.unused_boxes}
+        more = {
+            "enlarged": self.enlarged,
+            "refilled": self.refilled,
+            "broken_tracks": broken,
+            "unused_boxes": self.unused_boxes,
+        }
         grown = {} if self.growth is None else {"update": self.growth.to_json()}
         wide = {"wide_colours": self.wide_colours}
         counts = {**self.counts.to_json(), "labels": dict(self._named_labels())}
@@ -134,6 +143,27 @@ class BuildResult(JobResult):
         return (
             f"\n{videos} with HDR or wide-gamut colours ({kinds}), which are packed as stored and look pale: "
             "convert them to BT.709 first if the others are ordinary videos"
+        )
+
+    def _describe_enlarged(self) -> str:
+        if not self.enlarged:
+            return ""
+        size = self.manifest.generations[-1].recipe["size"]
+        return (
+            f"\nenlarged to --size {size}: {counted(self.enlarged, 'image')}, without more detail than before: choose "
+            "a smaller --size, or leave small images out"
+        )
+
+    def _describe_sizes(self) -> str:
+        """Describe that batches cannot be arrays, and the remedies, if the images have different sizes."""
+        image = self.manifest.schema.by_name.get("image")
+        if image is None or not image.is_image or None not in image.shape[:2]:
+            return ""
+        size = self.manifest.generations[-1].recipe.get("size") or 256
+        return (
+            "\nthe images have different sizes, so batches hold them as lists: pack them with "
+            f"--size {size} --resize exact, or crop them while reading, with "
+            'decode={"image": RandomResizedCrop(224)}'
         )
 
     def _named_labels(self) -> list[tuple[str, int]]:

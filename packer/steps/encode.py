@@ -56,12 +56,13 @@ class ColumnSpec(NamedTuple):
 
 
 class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG."""
+    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG or an enlarged image."""
 
     data: Buffer
     shape: tuple[int, ...]
     spec: ColumnSpec
     progressive: bool = False
+    enlarged: bool = False
 
 
 class EncodedBatch(NamedTuple):

@@ -21,6 +21,7 @@ from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import STILL
 from packer.steps.encode import KEPT, EncodedBatch, EncodedValue, Encoder, Kept, kept_image, text_column, write_text
+from packer.steps.report import is_larger
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
 
@@ -185,10 +186,11 @@ def _making(recipe: Recipe, encoder: Encoder) -> _Way:
             unchanged = image is decoded.image
             if encode is not None:
                 if not unchanged:
-                    return encode(image)
+                    return encode(image)._replace(enlarged=is_larger(image.shape, decoded.image.shape))
                 image = np.ascontiguousarray(image[:, :, ::-1])
             whole = Kept(image, decoded.kept, "jpeg") if unchanged and decoded.kept is not None else None
-            return encoder.encode({"image": image, KEPT: whole})["image"]
+            made = encoder.encode({"image": image, KEPT: whole})["image"]
+            return made if unchanged else made._replace(enlarged=is_larger(image.shape, decoded.image.shape))
         except Exception:  # the chain meets the same error and reports it
             return None
 
@@ -240,6 +242,8 @@ def _report(image: EncodedValue) -> dict[str, Any]:
     said = {"samples": 1, "frames": 1}
     if image.progressive:
         said["progressive"] = 1
+    if image.enlarged:
+        said["enlarged"] = 1
     return said
 
 

@@ -1,6 +1,6 @@
 """The report of an item, filled in as it passes through the steps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ class ItemReport:
         Frames that yielded no sample, by reason.
     progressive : int
         Number of samples whose image was a progressive JPEG and was stored without encoding it again.
+    enlarged : int
+        Number of samples whose image the step ``resize`` enlarged.
     refilled : int
         Number of sampled frames that were replaced by a nearby frame.
     face_frames : int
@@ -52,6 +54,7 @@ class ItemReport:
     faces: int | None = None
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
+    enlarged: int = 0
     refilled: int = 0
     face_frames: int = 0
     followed: int = 0
@@ -93,6 +96,11 @@ class ItemReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, without values that equal their defaults."""
         return {name: value for name, value in vars(self).items() if value != _NEW_REPORT[name] and name != "watch"}
+
+
+def is_larger(new: Sequence[int], old: Sequence[int]) -> bool:
+    """Return whether an image of size `new` is larger in height or width than one of size `old`."""
+    return new[0] > old[0] or new[1] > old[1]
 
 
 _NEW_REPORT = {**vars(ItemReport("")), "name": None}

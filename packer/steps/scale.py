@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.steps.chain import Sample, Step, require_image
+from packer.steps.chain import REPORT, Sample, Step, require_image
+from packer.steps.report import ItemReport, is_larger
 from packer.vision.decode.limits import MAX_PIXELS
 from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
 from shardspec.errors import ItemError
@@ -23,6 +24,9 @@ def make_scaling(recipe: Recipe, size: int) -> Step:
             require_image(sample)
             image = scale(sample["image"])
             old, new = sample["image"].shape[:2], image.shape[:2]
+            report: ItemReport | None = sample.get(REPORT)  # a custom step may have dropped it
+            if report is not None:
+                report.enlarged += is_larger(new, old)
             further = _further(sample, old, new)
             _check_resample(further, recipe)
             masks = {name: _fit(name, recipe)(value, new) for name, value in further.items()}

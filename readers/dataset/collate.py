@@ -1,5 +1,6 @@
 """Collation: numpy values to the tensors of a batch, stacked per field, with images as channels_last (B, 3, H, W)."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import is_
@@ -14,6 +15,7 @@ from readers.decode.values import BFLOAT16, BatchLayout, ValueLayout
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import SchemaError
 
+_IMAGE_AXES = 3
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 Batch = dict[str, Any]
@@ -198,9 +200,21 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if layout.time in ("pad", "mirror") and len(column):
         column = _padded(column, layout.time)
     if not isinstance(column, np.ndarray):
+        if layout.image and len(column) > 1 and np.ndim(column[0]) == _IMAGE_AXES:
+            warn_of_sizes()
         return [_tensor_of_value(value, layout.image) for value in column]
     tensor = as_tensor(column)
     return tensor.movedim(-1, -3) if layout.image else tensor
+
+
+@cache
+def warn_of_sizes() -> None:
+    """Warn, once in a process, that a network cannot take such a batch."""
+    warnings.warn(
+        "the images have different sizes, so a batch holds them as a list: pack them with --resize exact, or crop them "
+        'while reading, with open_dataset(…, decode={"image": readers.RandomResizedCrop(224)})',
+        stacklevel=2,
+    )
 
 
 def _tensor_of_value(value: Any, image: bool) -> Any:

@@ -24,6 +24,27 @@ def saved(image: np.ndarray[Any, Any], kind: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.parametrize("encode", ["jpeg", "png"])
+@pytest.mark.parametrize("steps", [("decode", "resize"), ("decode", "support.steps:add_field", "resize")])
+def test_enlarged_images_and_unequal_sizes_are_reported(tmp_path: Path, encode: str, steps: tuple[str, ...]) -> None:
+    """On the fast path of plain images and on the chain of steps."""
+    for number, shape in enumerate([(30, 40), (64, 64), (90, 120), (50, 200)]):
+        path = tmp_path / "in" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved(scene(number, shape), "PNG"))
+    options: dict[str, Any] = {"encode": encode, "steps": steps, "engine": "inline", "progress": False}
+    made = packer.build(tmp_path / "in", tmp_path / "out", size=64, **options)
+    assert made.enlarged == made.to_json()["enlarged"] == 2  # 30 x 40 and 50 x 200
+    assert "enlarged to --size 64: 2 images" in made.describe()
+    assert "batches hold them as lists: pack them with --size 64 --resize exact" in made.describe()
+    exact = packer.build(tmp_path / "in", tmp_path / "exact", size=20, resize="exact", **options)
+    assert exact.enlarged == 0
+    assert len(exact.describe().splitlines()) == 1
+    whole = packer.build(tmp_path / "in", tmp_path / "whole", **options)
+    assert whole.enlarged is None
+    assert "different sizes" in whole.describe()
+
+
 def test_avif_heic_and_mpo_are_packed(tmp_path: Path) -> None:
     root = tmp_path / "in"
     root.mkdir()

@@ -1,5 +1,7 @@
 """Samples that were read as one batch, and what a caller may do to them on the way to `collate`."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from support.crops import astronaut_crops, keys
 from support.datasets import fixed, ragged, text, write_dataset
 from torch.utils.data import DataLoader
 
-from readers import Loader, open_dataset
+from packer import Writer
+from readers import Loader, RandomResizedCrop, open_dataset
+from readers.dataset.collate import warn_of_sizes
 from shardspec.errors import SchemaError
 from shardspec.schema import Field, NamedConfig, Schema
 
@@ -190,3 +194,26 @@ def test_images_of_varying_size_in_clips_are_tensors_as_elsewhere(tmp_path):
         assert keys_of([batch]) == [columns["key"][0], columns["key"][4]]
         for clip, expected in zip(batch["image"], (images[:4], images[4:]), strict=True):
             assert [np.array_equal(a.permute(1, 2, 0), b) for a, b in zip(clip, expected, strict=True)] == [True] * 4
+
+
+@pytest.mark.parametrize("reads", ["loader", "dataloader"])
+def test_the_first_batch_of_images_of_different_sizes_warns_once(tmp_path, reads):
+    with Writer(tmp_path / "out", progress=False) as writer:
+        for side in (20, 24, 28, 32):
+            writer.write(image=np.zeros((side, 30, 3), np.uint8), label=0)
+
+    def batches(**options):
+        dataset = open_dataset(tmp_path / "out", **options)
+        if reads == "loader":
+            return list(Loader(dataset, 2))
+        return list(DataLoader(dataset, 2, collate_fn=dataset.collate))
+
+    warn_of_sizes.cache_clear()
+    with pytest.warns(UserWarning, match=r"--resize exact.*RandomResizedCrop") as found:
+        assert all(isinstance(batch["image"], list) for batch in batches())
+    assert len(found) == 1
+    warn_of_sizes.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in batches(decode={"image": RandomResizedCrop(16)}):
+            assert batch["image"].shape == (2, 3, 16, 16)
