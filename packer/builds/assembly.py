@@ -302,7 +302,11 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
     shown = "; ".join(f"{shorten(line['item'], LONG)}, {line['step']}: {cut(line['reason'], LONG)}" for line in reasons)
     advice = ""
     if all(line["step"] == "source" and line["reason"].endswith(_NOT_THERE) for line in reasons):
-        kind = "have / and a suffix, and" if recipe.frame_folders is None else "have / and all zeros of a name, and"
+        kind = (
+            "have / and a suffix (--path-suffix .jpg appends one), and"
+            if recipe.frame_folders is None
+            else "have / and all zeros of a name, and"
+        )
         advice = f"paths in a table {kind} are relative to its folder, or to --root DIR"
     space.give_up(space.final / REJECTS_NAME)
     all_items = f"none of the {counted(counts.items, 'item')} yielded a sample"

@@ -91,6 +91,19 @@ AGAIN: Mapping[str, str] = {
 """Effect of repeating a command after an interruption. Commands that are not listed leave nothing behind."""
 
 
+_TABLE = "labels come from a table: pack the table, with the folder of its files as --root: packer build TABLE OUT --root DIR"
+_RATIOS = "give the shares of the parts with packer split DATASET OUT --by FIELD --ratios train=0.8,val=0.1,test=0.1"
+
+OTHER_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("--labels", "--label-file", "--labels-file", "--annotations", "--csv"), _TABLE),
+    **dict.fromkeys(("--train", "--val", "--test", "--train-split", "--val-split", "--test-split"), _RATIOS),
+    **dict.fromkeys(("--train-size", "--val-size", "--test-size", "--train-ratio", "--val-ratio"), _RATIOS),
+}
+"""Options of other tools, and how to do what they are for."""
+
+_SIDES = re.compile(r"([0-9]+)\s*[x×,*]\s*[0-9]+\Z")
+
+
 def prepare(arguments: Sequence[str]) -> Callable[[Interrupts], int]:
     """Parse the command line and import its command. Return a function that runs it and returns the exit status."""
     with suppress(FileNotFoundError):  # it may have been deleted
@@ -337,6 +350,9 @@ class CommandParser(argparse.ArgumentParser):
                 return
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known:
+                if option in OTHER_OPTIONS:
+                    advice = _IN_HELP.sub(program(), OTHER_OPTIONS[option])
+                    self.exit(2, f"{self.prog}: there is no option {option}: {advice}\n")
                 like = get_close_matches(option, [name for name in known if name.startswith("--")], n=1)
                 if like:
                     self.exit(2, f"{self.prog}: there is no option {option}; did you mean {like[0]}?\n")
@@ -349,7 +365,9 @@ class CommandParser(argparse.ArgumentParser):
         except argparse.ArgumentError:
             if kind is None:
                 raise
-            raise argparse.ArgumentError(action, f"expected {kind}, found {shorten(text)}") from None
+            sides = _SIDES.match(text) if action.dest == "size" else None
+            advice = "" if sides is None else f": write --size {sides[1]} --resize exact"
+            raise argparse.ArgumentError(action, f"expected {kind}, found {shorten(text)}{advice}") from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

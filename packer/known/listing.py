@@ -37,12 +37,16 @@ from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_som
 
 
 class Known(NamedTuple):
-    """A dataset that can be listed: its finder, options and splits, and the options with which it is usually packed."""
+    """A dataset that can be listed: its finder, options and splits, and the options with which it is usually packed.
+
+    `signs` are patterns of paths, one of which is in its folder and hardly in any other folder.
+    """
 
     find: Callable[[Tree, Choice], TreeContents]
     options: tuple[str, ...]
     splits: tuple[str, ...]
     recipe: str
+    signs: tuple[str, ...] = ()
 
 
 _THREE = ("train", "val", "test")
@@ -56,19 +60,34 @@ _FACES_IN_TIME = "--preset faces --size 224 --choose main"
 _IMAGES = "--preset images --size {}"
 
 KNOWN: Mapping[str, Known] = {
-    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), av_deepfake1m.SPLITS, _FACES_IN_TIME),
-    "celeb-df": Known(celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32)),
-    "deepfakebench": Known(deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png"),
-    "df40": Known(df40.find, ("methods", "splits", "lists"), _THREE, "--preset images --encode png"),
-    "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16)),
-    "faceforensics": Known(faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32)),
-    "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME),
+    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), av_deepfake1m.SPLITS, _FACES_IN_TIME, ("*_metadata.json",)),
+    "celeb-df": Known(
+        celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32), ("Celeb-synthesis",)
+    ),
+    "deepfakebench": Known(
+        deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png", ("dataset_json/*.json",)
+    ),
+    "df40": Known(
+        df40.find,
+        ("methods", "splits", "lists"),
+        _THREE,
+        "--preset images --encode png",
+        ("DF40", "DF40_train", "*/DF40", "simswap"),
+    ),
+    "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16), ("dfdc_train_part_*",)),
+    "faceforensics": Known(
+        faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32), ("manipulated_sequences", "original_sequences")
+    ),
+    "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME, ("FakeAVCeleb/*/", "RealVideo-*Audio")),
     "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
-    "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256)),
-    "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME),
-    "lrs": Known(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
-    "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128)),
-    "voxceleb2": Known(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME),
+    "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256), ("ILSVRC/Data", "train/n0*")),
+    "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME, ("metadata.min.json",)),
+    "lrs": Known(
+        *(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
+        signs=("pretrain", "trainval", "mvlrs_v1", "main/*/*.txt"),
+    ),
+    "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128), ("ABOUT/train",)),
+    "voxceleb2": Known(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME, ("*/mp4/id[0-9]*",)),
 }
 """Datasets by their names on the command line."""
 
@@ -211,6 +230,11 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text  # Python takes 1_000 as a number, tables do not
+
+
+def recognise(folder: Path) -> str | None:
+    """Return the name of the known dataset that a folder probably holds, or None."""
+    return next((name for name, known in KNOWN.items() if any(any(folder.glob(sign)) for sign in known.signs)), None)
 
 
 def list_dataset(

@@ -98,6 +98,9 @@ class Recipe:
     path_column: str = option(
         "path", "tables: column with the path; in Parquet files with embedded images, the column with the images"
     )
+    path_suffix: str | None = option(
+        None, "tables: suffix to append to each path, such as .jpg, if the column holds ids", metavar="SUFFIX"
+    )
     limit: int | None = option(None, "pack only the first N items", metavar="N", minimum=1)
 
     every: int | None = option(None, "videos: keep every N-th frame (default: 1)", metavar="N", minimum=1)

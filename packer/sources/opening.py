@@ -32,6 +32,7 @@ _READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
     (("keys",), "archives", ("archives",)),
     (("frame_folders",), "folders of files, and tables", ("a folder", "a table", "rows")),
     (("root",), "tables", ("a folder", "a table", "rows")),
+    (("path_suffix",), "tables", ("a table", "rows")),
     (TYPES, "tables", ("a folder", "a table", "rows", "archives")),
 )
 """Options that apply only to some sources, with a name for these sources in messages, and the sources themselves."""
@@ -75,7 +76,9 @@ def open_source(
 
 
 def _open_rows(rows: Sequence[Mapping[str, Any]], recipe: Recipe, mirror: Mirror | None) -> Source:
-    return RowsSource(rows, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders)
+    return RowsSource(
+        rows, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders, recipe.path_suffix
+    )
 
 
 def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
@@ -102,7 +105,8 @@ def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> 
     if mirror is not None and mirror.holds(path):
         roots = roots or Roots.of(mirror.add_beside(path), mirror=mirror)
         mirror.fill(path)
-    return TableSource(path, roots, column_types(recipe), recipe.frame_folders, recipe.unquoted)
+    types, suffix = column_types(recipe), recipe.path_suffix
+    return TableSource(path, roots, types, recipe.frame_folders, recipe.unquoted, suffix)
 
 
 def _open_url(url: str, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:

@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import os
 import shlex
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from difflib import get_close_matches
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
+from packer.recipe import field_name
 from packer.sources.base import Examiner, Listing, Roots
 from packer.sources.column_types import DROP
 from packer.sources.item import Item, item_list
@@ -21,10 +24,19 @@ from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.schema import NO_CLASS
 from shardspec.typing.columns import Where
-from shardspec.wording import LONG, quote_some, shorten
+from shardspec.wording import LONG, list_some, quote_some, shorten
 
 _PATH_MAX = 4096
 """Longest path in characters. A longer text is a mistake, such as the content of a file."""
+
+_FIRST_PATHS = 100
+"""Number of paths after which a table none of whose files exists is refused."""
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".mp4", ".webp", ".JPG", ".JPEG", ".avi", ".mov", ".mkv", ".tif", ".bmp")
+"""Suffixes to try for a path without one."""
+
+_PATH_WORDS = {"file", "filename", "filepath", "image", "img", "path", "paths", "video"}
+"""Words in names of columns that probably hold paths."""
 
 
 class RowsSource:
@@ -43,6 +55,8 @@ class RowsSource:
         Columns that become text, int or float regardless of their values.
     frame_rate : float, optional
         Frame rate of folders of frames; without it, a path to a folder is a reject.
+    suffix : str, optional
+        Appended to each path.
     """
 
     def __init__(
@@ -51,8 +65,10 @@ class RowsSource:
         root: Path | Roots,
         types: Mapping[str, str] | None = None,
         frame_rate: float | None = None,
+        suffix: str | None = None,
     ) -> None:
         self.rows = rows
+        self._suffix = suffix or ""
         self.roots = root if isinstance(root, Roots) else Roots.of(root)
         self._types = types or {}
         self._frame_rate = frame_rate
@@ -74,7 +90,7 @@ class RowsSource:
         items, outside, example = item_list(), array("q"), ""
         examiner = Examiner(self.roots, self._frame_rate)
         for chunk in chunks():
-            paths = chunk.column(path_column)
+            paths = self._with_suffix(chunk.column(path_column))
             examiner.ask(paths)
             rows = columns.rows([chunk])
             for index, (path, (fields, reject)) in enumerate(zip(paths, rows, strict=True), chunk.first):
@@ -90,6 +106,8 @@ class RowsSource:
                     outside.append(index)
                     example = example or f"{where(index)}: {shorten(str(path), LONG)}"
                 items.append(item)
+                if len(items) == _FIRST_PATHS and not outside:
+                    self._check_first(items)
         return Listing(
             items,
             classes=columns.classes,
@@ -100,6 +118,34 @@ class RowsSource:
             outside=outside,
             outside_example=example,
             notes=(*columns.notes, *examiner.notes()),
+        )
+
+    def _with_suffix(self, paths: Sequence[Any]) -> Sequence[Any]:
+        """Return the paths with the suffix appended. A number may be the name of a file."""
+        if not self._suffix:
+            return paths
+        return [
+            f"{str(path).strip()}{self._suffix}" if isinstance(path, str | int | Path) and str(path).strip() else path
+            for path in paths
+        ]
+
+    def _check_first(self, items: Sequence[Item]) -> None:
+        """Refuse a table if none of its first files exists, since then its folder is probably another one."""
+        if not all(
+            item.reject is not None and item.path is not None and not os.path.lexists(item.path) for item in items
+        ):
+            return
+        first = items[0]
+        remedy = "name the folder of the files with --root DIR"
+        if self.roots.mirror is None and not PurePath(first.name).suffix:
+            suffix = next((suffix for suffix in _SUFFIXES if os.path.lexists(f"{first.path}{suffix}")), None)
+            example = suffix or ".jpg, if that is their suffix"
+            remedy = f"append the suffix with --path-suffix {example}" + (f", or {remedy}" if suffix is None else "")
+        folders = list_some([str(folder) for folder in self.roots.folders])
+        raise UsageError(
+            expected=f"files in {folders}",
+            found=f"none of the first {len(items)}, such as {shorten(first.name, LONG)}",
+            hint=remedy,
         )
 
 
@@ -116,6 +162,8 @@ class TableSource(RowsSource):
         Frame rate of folders of frames; without it, a path to a folder is a reject.
     unquoted : bool
         Whether quotation marks in a CSV or TSV file are plain characters.
+    suffix : str, optional
+        Appended to each path.
     """
 
     def __init__(
@@ -125,8 +173,9 @@ class TableSource(RowsSource):
         types: Mapping[str, str] | None = None,
         frame_rate: float | None = None,
         unquoted: bool = False,
+        suffix: str | None = None,
     ) -> None:
-        super().__init__((), roots or Roots.of(path.parent), types, frame_rate)
+        super().__init__((), roots or Roots.of(path.parent), types, frame_rate, suffix)
         self.path = path
         self._unquoted = unquoted
 
@@ -159,7 +208,10 @@ class TableSource(RowsSource):
                     found=f"a row with the file {shorten(file)}",
                     hint="put a line such as path,label before it",
                 )
-            like = next((name for name in names if name.strip().lower() == path_column.lower()), None)
+            cased = {name.strip().lower(): name for name in names}
+            close = get_close_matches(path_column.lower(), cased, n=1)
+            named = [name for name in names if not _PATH_WORDS.isdisjoint(field_name(name).split("_"))]
+            like = next(iter([*(cased[name] for name in close), *named]), None)
             option = "--path-column" if like is None else f"--path-column {shlex.quote(like)}"
             raise UsageError(
                 place=self.path,

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import packer
 from packer.cli.arguments import add_option, add_parameters, print_made, print_result
 from packer.cli.line import CommandParser
+from packer.known.listing import recognise
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import OPTION_NAMES, BuildOptions
 from shardspec.errors import TooManyRejectsError, UsageError, system_reason
-from shardspec.wording import found_instead
+from shardspec.wording import found_instead, program
 
 if TYPE_CHECKING:
     from packer.builds.result import BuildResult
@@ -98,7 +100,16 @@ TOPICS: Mapping[str, Topic] = {
         "docs/howto/sources.md",
         (
             *("label_from", "include", "exclude", "limit", "classes", "classes_from", "label_names"),
-            *("fields_from_path", "sidecars", "frame_folders", "path_column", "root", "keys", "unquoted"),
+            *(
+                "fields_from_path",
+                "sidecars",
+                "frame_folders",
+                "path_column",
+                "path_suffix",
+                "root",
+                "keys",
+                "unquoted",
+            ),
             *("drop", "text", "int", "float", "intervals"),
         ),
     ),
@@ -215,7 +226,23 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print_result(options, packer.dry_run(options.source, options.out, **chosen))
         return 0
+    note_known_dataset(options.source)
     return print_build(options, lambda: packer.build(options.source, options.out, **chosen))
+
+
+def note_known_dataset(source: str) -> None:
+    """Note on standard error that a folder holds a dataset that ``packer list`` knows."""
+    try:
+        known = recognise(Path(source))
+    except (OSError, ValueError):
+        return
+    if known is not None:
+        command = f"{program()} list {known} {shlex.quote(source)} -o {known}.csv"
+        print(
+            f"{program()} build: {source} looks like a dataset with labels and splits of its own: {command} lists them "
+            "in a table, and says how to pack it",
+            file=sys.stderr,
+        )
 
 
 def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:

@@ -16,6 +16,7 @@ from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatch
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import describe_replaced, read_item_columns
+from packer.sources.tables.base import is_table
 from packer.workspace.disk_list import LazyMap, text_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
@@ -80,6 +81,13 @@ class FolderSource:
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """List the items. They are labelled by their first folder if `label_from` is ``"folder"``, or by a column."""
+        if label_from not in ("auto", "none", "folder") and is_table(Path(label_from)):
+            raise UsageError(
+                option="label_from",
+                expected="'folder' or 'none' for a folder",
+                found=f"the table {shorten(label_from)}",
+                hint="pack the table, with the folder of its files as `root`",
+            )
         if label_from not in ("auto", "none", "folder") and not self._has_columns:
             raise UsageError(
                 option="label_from",

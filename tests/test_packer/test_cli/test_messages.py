@@ -28,6 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "table.csv").write_text("path,label,size\nphotos/a/0.jpg,cat,1\nphotos/b/1.jpg,dog,2\n")
     (root / "wrong.csv").write_text("file,label\nphotos/a/0.jpg,cat\n")
     (root / "types.csv").write_text("path,x,y,z\nphotos/a/0.jpg,1,2,inf\nphotos/b/1.jpg,1.5,1e30,1\n")
+    (root / "far.csv").write_text("path\n" + "".join(f"elsewhere/{number}.jpg\n" for number in range(200)))
+    (root / "ids.csv").write_text("path\n" + "0\n2\n" * 60)
     (root / "empty.csv").write_text("path\n")
     (root / "nothing.csv").touch()
     (root / "latin.csv").write_bytes(b"key\n\xff\n")

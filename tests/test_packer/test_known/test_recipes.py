@@ -12,6 +12,7 @@ from support import known_trees as trees
 from support.command import REPOSITORY, run_packer
 
 from packer.cli import main
+from packer.known.listing import recognise
 from readers import Loader, class_balanced_weights, open_dataset
 
 PAGE = REPOSITORY / "docs" / "howto" / "datasets.md"
@@ -77,6 +78,23 @@ def here(
         return capsys.readouterr().out
 
     return lambda title: run(title, tmp_path, run_one)
+
+
+@pytest.mark.parametrize("title", [title for title in TREES if title != "Folders train, val, test"])
+def test_a_build_of_a_published_tree_says_how_to_list_it(
+    tmp_path: Path, title: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TREES[title](tmp_path)
+    name = next(command[1] for command in recipe(title) if command[0] == "list")
+    root = tmp_path if title == "DeepfakeBench" else next(iter(tmp_path.iterdir()))
+    main(["build", str(root), str(tmp_path / "out"), "--every", "99", "--limit", "1", "--engine", "inline", "--quiet"])
+    assert f"packer list {name} {root} -o {name}.csv" in capsys.readouterr().err
+
+
+def test_other_folders_are_no_published_trees(tmp_path: Path) -> None:
+    trees.make_imagefolder(tmp_path / "photos")
+    assert recognise(tmp_path / "photos") is None
+    assert recognise(tmp_path) is None
 
 
 def rows_of(dataset: Path, *fields: str) -> set[tuple[object, ...]]:

@@ -211,6 +211,22 @@ class TestTypes:
         assert made.notes == ("3 rows that repeat an earlier row, such as '0.png': each row is packed",)
         assert made.manifest.samples == 7
 
+    def test_a_suffix_makes_paths_of_ids(self, tmp_path: Path) -> None:
+        write_images(tmp_path, 2)
+        rows = [{"path": 0, "label": 7}, {"path": "1", "label": 8}]
+        for source in (write_csv(tmp_path / "t.csv", path=[" 0", "1"], label=[7, 8]), rows):
+            made = build(source, tmp_path / f"out-{type(source).__name__}", path_suffix=".png", root=tmp_path, **QUIET)
+            assert made.counts.packed_items == 2
+            assert values_of(made.path, "source") == ["0.png", "1.png"]
+
+    def test_a_wrong_root_ends_the_build_before_the_rows_are_planned(self, tmp_path: Path) -> None:
+        write_images(tmp_path / "in", 1)
+        table = write_csv(tmp_path / "t.csv", path=[f"{number}.png" for number in range(300)])
+        with raises(UsageError, found="none of the first 100, such as '0.png'"):
+            build(table, tmp_path / "out", **QUIET)
+        made = build(table, tmp_path / "out", root=tmp_path / "in", max_rejects=1.0, **QUIET)
+        assert made.counts.packed_items == 1  # the others are missing one by one
+
     def test_a_word_that_is_a_text_on_request_is_named(self, tmp_path: Path) -> None:
         write_images(tmp_path, 3)
         table = write_csv(
