@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from packer.builds.estimate import Estimate, estimate
+from packer.builds.generations import stored_labels
 from packer.builds.job import BuildJob
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.provenance import describe_runtime
@@ -193,8 +194,10 @@ def run_build(
 
 
 def _described(result: BuildResult, out: Path, options: BuildOptions, upload: Upload | None) -> BuildResult:
-    """Store the options about a dataset that an earlier call finished."""
+    """Store the options about a dataset that an earlier call finished, and count its labels."""
     manifest = result.manifest
+    if not result.labels and upload is None:
+        result = dataclasses.replace(result, labels=stored_labels(Layout(out), manifest))
     about = dataclasses.replace(manifest.about, **options.about)
     if about == manifest.about:
         return result

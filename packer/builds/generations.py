@@ -17,7 +17,10 @@ from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
 from packer.workspace.durable import write_durably
 from shardspec.entries import Counts, Generation, total
+from shardspec.errors import DatasetError
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
+from shardspec.typing.field_types import LABEL
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,18 @@ def count_labels(index: Path) -> dict[int, int]:
     if labels.dtype.kind not in "iu":
         return {}
     return dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True))
+
+
+def stored_labels(layout: Layout, manifest: Manifest) -> dict[int, int]:
+    """Return the number of samples by label in a finished dataset. If its index is damaged, the result is empty."""
+    entry = layout.find_index(manifest, LABEL)
+    if entry is None:
+        return {}
+    try:
+        layout.check_digest(entry)
+    except DatasetError:
+        return {}
+    return count_labels(layout.file(entry))
 
 
 def describe_contents(

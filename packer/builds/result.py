@@ -20,7 +20,7 @@ class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
     If the dataset was finished before the call, the attributes `enlarged`, `refilled`, `broken_tracks`, `unused_boxes`
-    and `wide_colours` are None, and `labels` is empty.
+    and `wide_colours` are None. In a store, `labels` is then empty.
 
     Attributes
     ----------

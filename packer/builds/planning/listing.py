@@ -174,7 +174,7 @@ def _describe_repeats(listing: Listing, recipe: Recipe) -> list[str]:
     again = order[1:][~_changes(at[order]) & ~_changes(what[order])]
     if len(again):
         example = shorten(items[rows[int(again.min())]].name, LONG)
-        notes.append(f"{counted(len(again), 'row')} that repeat an earlier row, such as {example}: each row is packed")
+        notes.append(f"{counted(len(again), 'row')} equal to an earlier row, such as {example}: each row is packed")
     order = np.lexsort((of, at))
     differs = ~_changes(at[order]) & _changes(of[order])
     files = np.unique(at[order][1:][differs])
@@ -223,12 +223,12 @@ def _describe_unlabelled(listing: Listing, recipe: Recipe) -> list[str]:
     alike, remedy = named | repeated, "--label-from none to hide this note"
     if alike:
         option = f"--label-from {shlex.quote(cut(next(iter(alike)), LENGTH))}"
-        found = f"but these look like labels: {list_some([*alike.values()])}; use {option}, or {remedy}"
+        found = f", but these look like labels: {list_some([*alike.values()])}; use {option}, or {remedy}"
     elif others:
-        found = f"of {list_some(others)}: use --label-from COLUMN to choose one of them, or {remedy}"
+        found = f" (found {list_some(others)}): use --label-from COLUMN to choose one of them, or {remedy}"
     else:
         return []
-    return [f"no labels: no column is named 'label', {found}"]
+    return [f"no labels: no column is named 'label'{found}"]
 
 
 def _describe_frames(items: Sequence[Item]) -> str:

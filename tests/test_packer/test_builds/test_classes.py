@@ -153,7 +153,7 @@ def test_labels_below_that_of_no_class_are_named(tmp_path: Path, suffix: str) ->
         (note,) = notes([1, 0, -2, -3], column, label_from)
         assert note.startswith(f"column {column!r} has labels below -1 (no class), such as -2 (line {line}), which")
     assert notes([1, 0, -1, -1], "label") == []
-    assert notes([1, 0, -2, -3], "age") == []
+    assert "below" not in "".join(notes([1, 0, -2, -3], "age"))
 
 
 def test_integer_labels_get_the_names_of_a_column(tmp_path: Path) -> None:

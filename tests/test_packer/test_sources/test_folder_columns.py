@@ -451,7 +451,8 @@ class TestNotes:
         assert build(tmp_path / "t.csv", tmp_path / "few", limit=2, **QUIET).notes == ()
         with (tmp_path / "t.csv").open("a") as table:
             table.write("2.png,real\n")
-        (noted,) = build(tmp_path / "t.csv", tmp_path / "out", update=True, **QUIET).notes
+        equal, noted = build(tmp_path / "t.csv", tmp_path / "out", update=True, **QUIET).notes
+        assert equal.startswith("1 row equal to an earlier row, such as '1.png'")
         assert noted.startswith("2 files with different labels")
         (tmp_path / "t.csv").write_text("path,label\n0.png,1\n0.png,-1\n")
         (line,) = build(tmp_path / "t.csv", tmp_path / "numbers", classes=["fake", "real"], **QUIET).notes

@@ -208,7 +208,7 @@ class TestTypes:
             rows = [{"path": path, "caption": [text]} for path, text in zip(paths, captions, strict=True)]
             table.write_text("".join(json.dumps(row) + "\n" for row in rows))
         made = build(table, tmp_path / "out", label_from="none", **QUIET)
-        assert made.notes == ("3 rows that repeat an earlier row, such as '0.png': each row is packed",)
+        assert made.notes == ("3 rows equal to an earlier row, such as '0.png': each row is packed",)
         assert made.manifest.samples == 7
 
     def test_a_suffix_makes_paths_of_ids(self, tmp_path: Path) -> None:
