@@ -60,7 +60,13 @@ _FACES_IN_TIME = "--preset faces --size 224 --choose main"
 _IMAGES = "--preset images --size {}"
 
 KNOWN: Mapping[str, Known] = {
-    "av-deepfake1m": Known(av_deepfake1m.find, ("splits",), av_deepfake1m.SPLITS, _FACES_IN_TIME, ("*_metadata.json",)),
+    "av-deepfake1m": Known(
+        av_deepfake1m.find,
+        ("splits",),
+        av_deepfake1m.SPLITS,
+        _FACES_IN_TIME,
+        ("train_metadata.json", "val_metadata.json"),
+    ),
     "celeb-df": Known(
         celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32), ("Celeb-synthesis",)
     ),
@@ -80,11 +86,13 @@ KNOWN: Mapping[str, Known] = {
     ),
     "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME, ("FakeAVCeleb/*/", "RealVideo-*Audio")),
     "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
-    "imagenet": Known(imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256), ("ILSVRC/Data", "train/n0*")),
+    "imagenet": Known(
+        imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256), ("ILSVRC/Data", "train/n0???????")
+    ),
     "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME, ("metadata.min.json",)),
     "lrs": Known(
         *(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
-        signs=("pretrain", "trainval", "mvlrs_v1", "main/*/*.txt"),
+        signs=("pretrain/*/*.txt", "trainval/*/*.txt", "mvlrs_v1"),
     ),
     "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128), ("ABOUT/train",)),
     "voxceleb2": Known(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME, ("*/mp4/id[0-9]*",)),

@@ -100,16 +100,8 @@ TOPICS: Mapping[str, Topic] = {
         "docs/howto/sources.md",
         (
             *("label_from", "include", "exclude", "limit", "classes", "classes_from", "label_names"),
-            *(
-                "fields_from_path",
-                "sidecars",
-                "frame_folders",
-                "path_column",
-                "path_suffix",
-                "root",
-                "keys",
-                "unquoted",
-            ),
+            *("fields_from_path", "sidecars", "frame_folders", "path_column", "path_suffix", "root", "keys"),
+            "unquoted",
             *("drop", "text", "int", "float", "intervals"),
         ),
     ),
