@@ -200,7 +200,7 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if layout.time in ("pad", "mirror") and len(column):
         column = _padded(column, layout.time)
     if not isinstance(column, np.ndarray):
-        if layout.image and len(column) > 1 and np.ndim(column[0]) == _IMAGE_AXES:
+        if layout.image and len(column) > 1 and getattr(column[0], "ndim", 0) == _IMAGE_AXES:
             warn_of_sizes()
         return [_tensor_of_value(value, layout.image) for value in column]
     tensor = as_tensor(column)
