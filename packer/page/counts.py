@@ -19,6 +19,8 @@ _BARS = 30
 """Approximate number of bars of a histogram."""
 _LISTED = 25
 """Maximum number of texts, classes or numbers with a separate bar."""
+_FOLDED = 1000
+"""Number of different texts above which their bars are folded."""
 _FEW_NUMBERS = 12
 """A smaller range of integers is counted value by value instead of as a histogram."""
 
@@ -54,12 +56,20 @@ class Spread:
         samples have texts, or because the values would have to be downloaded.
     note : str
         Description of values without a bar.
+    is_folded : bool
+        Whether a page shows the bars on demand, because there are many more values than bars.
     """
 
     name: str
     kind: str
     bars: tuple[Bar, ...]
     note: str = ""
+    is_folded: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """True if all samples have the same value."""
+        return self.kind == "list" and len(self.bars) == 1 and not self.note
 
     @property
     def most(self) -> int:
@@ -146,7 +156,8 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
         Bar(text, f"{name} == {text!r}", int(counts[at]), int(chosen[at]))
         for at, text in zip(order, texts.names[order[:_LISTED]].tolist(), strict=False)
     ]
-    return Spread(name, "list", tuple(bars), _note(len(order), len(texts.codes) - int(counts.sum())))
+    note = _note(len(order), len(texts.codes) - int(counts.sum()))
+    return Spread(name, "list", tuple(bars), note, is_folded=len(order) > _FOLDED)
 
 
 def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Spread:

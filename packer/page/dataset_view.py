@@ -45,13 +45,14 @@ class Original(NamedTuple):
         The frame, reduced if it is very large.
     size : (int, int)
         Width and height of the frame itself.
-    box : str
-        The box as the data of an SVG path, in pixels of the frame; empty without a box.
+    box, cut : str
+        The box of the face, and the outline of the crop, as data of SVG paths in pixels of the frame; empty if unknown.
     """
 
     jpeg: bytes
     size: tuple[int, int]
     box: str
+    cut: str
     caption: str
 
 
@@ -160,7 +161,7 @@ class DatasetView:
         ItemError
             If the frame is not in the source.
         """
-        names = [name for name in ("source", "frame", "box") if name in self.dataset.schema]
+        names = [name for name in ("source", "frame", "box", "matrix") if name in self.dataset.schema]
         sample = self.dataset.read([row], names)[0]
         source, number = str(sample.get("source") or ""), np.asarray(sample.get("frame"))
         frame = int(number) if number.ndim == 0 and number.dtype.kind in "iu" else None
@@ -172,7 +173,8 @@ class DatasetView:
             left, top, right, bottom = box.tolist()
             path = f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
         caption = source if frame is None else f"{source}, frame {frame}"
-        return Original(jpeg, size, path, printable(caption))
+        cut = _outline_of_crop(np.asarray(sample.get("matrix", ())), self.dataset.sizes([row])[0])
+        return Original(jpeg, size, path, cut, printable(caption))
 
     @property
     def has_rejects(self) -> bool:
@@ -238,6 +240,21 @@ class DatasetView:
                     self._drawn.pop(next(iter(self._drawn)))
                 self._drawn[key] = drawn
             return self._drawn[key]
+
+
+def _outline_of_crop(matrix: npt.NDArray[Any], size: tuple[int, int] | None) -> str:
+    """Return the outline of a crop in its frame as the data of an SVG path, from the matrix frame → crop."""
+    if matrix.shape != (2, 3) or matrix.dtype.kind != "f" or size is None or not np.isfinite(matrix).all():
+        return ""
+    width, height = size
+    corners = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float64)
+    try:
+        found = np.linalg.solve(matrix[:, :2].astype(np.float64), (corners - matrix[:, 2]).T).T
+    except np.linalg.LinAlgError:
+        return ""
+    if not (np.abs(found) < 1e6).all():
+        return ""
+    return f"M{'L'.join(f'{x:.2f} {y:.2f}' for x, y in found)}Z"
 
 
 def _draw_jpeg(found: npt.NDArray[np.uint8]) -> tuple[bytes, tuple[int, int]]:

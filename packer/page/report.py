@@ -144,6 +144,7 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any
         dataset.sample = np.array(sorted(rows), np.int64)
     names = [name for name in dataset.small_fields if name not in _NOT_SPREAD]
     spreads = [one for one in (spread(dataset, name) for name in names) if one.bars or one.note]
+    spreads.sort(key=lambda one: (one.name != "label", one.is_constant))
     try:
         rejected = rejects(dataset.path, progress=False)
     except DatasetError:  # a dataset without reports, written by the user's own program

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from packer.packed.browse.columns import Selection
+from packer.packed.browse.dataset import RANDOM
 from packer.packed.browse.tracks import pause_ms, sound_of, track_rows
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
@@ -73,10 +74,18 @@ class Query:
 
     def link(self, **changes: Any) -> str:
         """Return the query part of the address of another page."""
+        given = self._given(**changes)
+        return "?" + urlencode(given, errors="replace") if given else ""
+
+    @property
+    def hidden(self) -> dict[str, Any]:
+        """The values of a form that jumps to another page."""
+        return self._given()
+
+    def _given(self, **changes: Any) -> dict[str, Any]:
         values = {"where": self.where, "sort": self.sort, "page": 1, **changes}
         usual = {"where": "", "sort": self.usual, "page": 1}
-        given = {name: value for name, value in values.items() if value != usual[name]}
-        return "?" + urlencode(given, errors="replace") if given else ""
+        return {name: value for name, value in values.items() if value != usual[name]}
 
     def narrowed(self, where: str, field: str) -> tuple[str, bool]:
         """Toggle a bar's condition: return the query with it in place of other conditions on its field, or without it.
@@ -182,11 +191,13 @@ class Pages:
             query=query,
             error=error,
             status=400 if error else 200,
-            cards=one.cards(some, query.sort.removeprefix("-")),
+            cards=one.cards(some, query.sort.removeprefix("-").removeprefix(RANDOM)),
             selected=len(selection),
             page=page,
             pages=pages,
-            fields=[name for name in one.dataset.small_fields if name != "key"],
+            fields=sorted(
+                (name for name in one.dataset.small_fields if name != "key"), key=lambda name: name != "label"
+            ),
             sorts=one.dataset.small_fields,
             example=one.example,
             layer_names=one.layers,

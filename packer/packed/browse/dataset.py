@@ -31,6 +31,9 @@ BOX_SIDE = "box_side"
 WRONG = "wrong"
 """Field that only pages have: whether ``prediction`` of a joined table differs from ``label``."""
 
+RANDOM = "*"
+"""Value of `sort` for a random order, which is the same every time."""
+
 _PREDICTIONS = ("prediction", "predicted", "pred")
 _CHUNK = 8192
 _KEPT = 6
@@ -198,8 +201,8 @@ class BrowsedDataset:
         where : str
             An expression, as `readers.PackedDataset.where` takes it; empty for all samples.
         sort : str
-            A small field, with the prefix ``-`` for descending order; empty for the order of the dataset. Missing values
-            and NaN come last.
+            A small field, with the prefix ``-`` for descending order; `RANDOM`; empty for the order of the dataset.
+            Missing values and NaN come last.
 
         Raises
         ------
@@ -210,7 +213,11 @@ class BrowsedDataset:
         with self._lock:
             if key not in self._selections:
                 chosen = rows_where(self, key[0]) if key[0] else None
-                values = self._sort_values(sort.removeprefix("-")) if sort else None
+                values: ColumnArray | None
+                if sort == RANDOM:
+                    values = np.random.Generator(np.random.PCG64(0)).permutation(len(self))
+                else:
+                    values = self._sort_values(sort.removeprefix("-")) if sort else None
                 self._selections[key] = Selection(len(self), chosen, values, sort.startswith("-"))
                 if len(self._selections) > _KEPT:
                     self._selections.popitem(last=False)

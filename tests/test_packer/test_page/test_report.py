@@ -15,6 +15,7 @@ from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
 from packer import report
+from packer.page.rendering import static
 from packer.page.report import ReportResult
 from readers import open_dataset
 from shardspec.errors import DatasetError, UsageError
@@ -106,6 +107,44 @@ def test_samples_are_drawn_evenly_over_classes_and_from_all_over_the_dataset(tmp
     ]
     assert (labels.count("real"), labels.count("fake")) == (10, 6)
     assert any("very different size: 294 samples of real, 6 of fake" in line for line in made.warnings)
+
+
+def test_fields_are_in_the_order_of_what_they_tell_and_long_lists_are_folded(tmp_path: Path) -> None:
+    rows = 1200
+    schema = Schema(
+        (fixed("constant", "<i8"), text("name"), fixed("n", "<i8"), fixed("label", "<i8", classes=("real", "fake")))
+    )
+    columns = {
+        "constant": np.full(rows, 3),
+        "name": [f"n{row}" for row in range(rows)],
+        "n": np.arange(rows),
+        "label": np.arange(rows) % 2,
+    }
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    page = read_page(report(tmp_path / "d", tmp_path / "r.html", progress=False))
+    fields = page.find("section", "field")
+    assert [e.children[0].text for e in fields] == ["label", "name", "n", "constant"]
+    folded = [any(e.tag == "details" for e in descendants(field)) for field in fields]
+    assert folded == [False, True, False, False]
+
+
+def luminance(color: str) -> float:
+    """The relative luminance of WCAG 2.2."""
+    parts = color * 2 if len(color) == 3 else color
+    values = [int(parts[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def test_texts_stand_out_from_what_is_behind_them() -> None:
+    schemes = re.findall(r":root \{(.*?)\}", static("page.css").decode(), re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colors = {name: luminance(value) for name, value in re.findall(r"--([\w-]+): #(\w+)", scheme)}
+        pairs = [(text, ground) for text in ("text", "faint", "accent", "bad") for ground in ("ground", "panel")]
+        for text_color, ground in [*pairs, ("text", "bar"), ("text", "bar-all"), ("warn", "warn-ground")]:
+            low, high = sorted((colors[text_color], colors[ground]))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (text_color, ground)
 
 
 def test_what_several_datasets_share_is_a_warning(tmp_path: Path) -> None:

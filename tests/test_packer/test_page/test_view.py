@@ -79,6 +79,49 @@ def test_the_grid_shows_what_where_and_sort_choose(faces: Path) -> None:
     assert np.array_equal(dataset.where(lambda key: np.isin(key, keys), ["key"]).rows, expected)
 
 
+def test_a_random_order_has_every_sample_once_and_a_page_is_reached_by_its_number(faces: Path) -> None:
+    pages = client(faces)
+    seen = [row for page in (1, 2, 3) for row in rows_of(get(pages, f"/0/?sort=*&page={page}"))]
+    assert sorted(seen) == list(range(250))
+    assert seen[:100] != sorted(seen[:100])
+    assert rows_of(get(pages, "/0/?sort=*")) == seen[:100]
+    where = "score > 0.5"
+    page = get(pages, f"/0/?where={quote(where)}&sort=*")
+    jump = next(
+        form for form in page.find("form") if any(e.attributes.get("name") == "page" for e in descendants(form))
+    )
+    given = {e.attributes["name"]: e.attributes["value"] for e in descendants(jump) if e.tag == "input"}
+    assert given == {"where": where, "sort": "*", "page": "1"}
+
+
+def test_the_label_comes_first_among_the_fields(faces: Path) -> None:
+    shown = [e.attributes["data-src"] for e in get(client(faces), "/0/").find("section", "field")]
+    assert shown[0].endswith("/field/label")
+    assert len(shown) > 3
+
+
+def test_the_crop_is_drawn_where_it_was_cut(tmp_path: Path) -> None:
+    write_image(tmp_path / "in" / "0.png", scene(0, (300, 200)))
+    matrix = np.array([[0.8, 0.6, -60.0], [-0.6, 0.8, 30.0]])
+    schema = Schema(
+        (text("source"), fixed("frame", "<i8"), fixed("box", "<f4", 4), fixed("matrix", "<f4", 2, 3), picture("image"))
+    )
+    columns = {
+        "source": ["0.png"],
+        "frame": np.array([0]),
+        "box": np.array([[100, 60, 140, 110]]),
+        "matrix": matrix[None],
+        "image": [scene(1, (50, 40))],
+    }
+    write_dataset(tmp_path / "d", "npy", schema, columns)
+    page = get(client(tmp_path / "d", source=tmp_path / "in"), "/0/row/0/original")
+    paths = {e.classes[-1]: e.attributes["d"] for e in page.find("path", "shape")}
+    assert paths["box"] == "M100.00 60.00H140.00V110.00H100.00Z"
+    corners = np.array([text.split() for text in paths["cut"].strip("MZ").split("L")], float)
+    mapped = corners @ matrix[:, :2].T + matrix[:, 2]
+    assert np.allclose(mapped, [(0, 0), (50, 0), (50, 40), (0, 40)], atol=0.02)
+
+
 def test_sources_of_several_datasets_are_named_on_the_start_page(faces: Path, tmp_path: Path) -> None:
     write_faces(tmp_path / "other", 30)
     pages = client(faces, tmp_path / "other")
@@ -157,7 +200,7 @@ def test_a_sample_has_its_image_fields_neighbours_and_the_frame_it_was_cut_from(
     assert [e.attributes.get("aria-current") for e in strip].index("true") == 3
     original = get(pages, "/0/row/4/original")
     left, top, right, bottom = columns["box"][4].tolist()
-    assert [e.attributes["d"] for e in original.find("path")] == [
+    assert [e.attributes["d"] for e in original.find("path", "box")] == [
         f"M{left:.2f} {top:.2f}H{right:.2f}V{bottom:.2f}H{left:.2f}Z"
     ]
     assert [e.attributes["viewbox"] for e in original.find("svg")] == ["0 0 96 72"]
