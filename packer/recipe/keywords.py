@@ -19,6 +19,7 @@ class DetectKeywords(TypedDict, total=False):
     classes_from: str | PathLike[str] | None
     label_names: str | None
     path_column: str
+    path_suffix: str | None
     limit: int | None
     every: int | None
     fps: float | None
