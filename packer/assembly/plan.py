@@ -7,7 +7,6 @@ import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -270,30 +269,30 @@ def write_index(
     # Read the rows once, in the order of the source. Only another order needs them all in memory.
     ascending = order if order is None or np.all(order[1:] > order[:-1]) else np.sort(order)
     columns = None if ascending is order else allocate(schema, count)
-    with ExitStack() as stack:
-        files = {name: stack.enter_context((folder / f"{name}.npy").open("wb")) for name in schema.names}
 
-        def write(name: str, values: npt.NDArray[Any]) -> None:
-            files[name].write(values.astype(schema[name].numpy_dtype, copy=False).tobytes())
+    def append(name: str, values: npt.NDArray[Any]) -> None:
+        with (folder / f"{name}.npy").open("ab") as file:  # one at a time: there may be more fields than descriptors
+            file.write(values.astype(schema[name].numpy_dtype, copy=False).tobytes())
 
-        for name, file in files.items():
-            known = None if before is None else np.load(before[name], allow_pickle=False)
-            shape = (count if known is None else count + len(known),)
-            descr = np.lib.format.dtype_to_descr(schema[name].numpy_dtype)
+    for name in schema.names:
+        known = None if before is None else np.load(before[name], allow_pickle=False)
+        shape = (count if known is None else count + len(known),)
+        descr = np.lib.format.dtype_to_descr(schema[name].numpy_dtype)
+        with (folder / f"{name}.npy").open("wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-            if known is not None:
-                write(name, known)
-        for first in range(0, count, _INDEX_ROWS):
-            rows = _rows_at(ascending, first, min(first + _INDEX_ROWS, count))
-            for name, values in source.read(rows, schema.names).items():
-                if columns is None:
-                    write(name, values)
-                else:
-                    columns[name][first : first + len(rows)] = values
-        if columns is not None and ascending is not None and order is not None:
-            places = np.searchsorted(ascending, order)
-            for name in schema.names:
-                write(name, columns.pop(name)[places])
+        if known is not None:
+            append(name, known)
+    for first in range(0, count, _INDEX_ROWS):
+        rows = _rows_at(ascending, first, min(first + _INDEX_ROWS, count))
+        for name, values in source.read(rows, schema.names).items():
+            if columns is None:
+                append(name, values)
+            else:
+                columns[name][first : first + len(rows)] = values
+    if columns is not None and ascending is not None and order is not None:
+        places = np.searchsorted(ascending, order)
+        for name in schema.names:
+            append(name, columns.pop(name)[places])
 
 
 def shuffled(rows: int, seed: int) -> IntArray:
