@@ -9,6 +9,8 @@ from pathlib import Path
 import filelock
 
 _PREFIX, _LOCK = "packer-scratch-", "lock"
+_TRIES = 20
+"""Times that a folder is deleted, because threads that still download may add a file meanwhile."""
 
 
 class Scratch:
@@ -44,6 +46,9 @@ def delete_abandoned() -> None:
 
 
 def _close(path: Path, lock: filelock.BaseFileLock) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    for _ in range(_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            break
     lock.release()
     delete_abandoned()
