@@ -14,6 +14,7 @@ from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.animation import animate
+from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.originals import Originals
 from packer.packed.browse.remote import browsed_folder
@@ -89,7 +90,7 @@ def preview(
     *,
     count: int = DEFAULT_COUNT,
     all: bool = False,
-    start: int = 0,
+    start: int | None = None,
     seed: int | None = None,
     columns: int | None = None,
     cell: int = DEFAULT_CELL,
@@ -112,14 +113,13 @@ def preview(
     out : path
         File of the sheet, ``.png``, or of the animation, ``.webp``, in an existing folder outside the dataset.
     count : int
-        Samples to show, at least 1.
+        Samples to show, at least 1, drawn evenly over the classes and from all over the dataset.
     all : bool
         Whether to ignore `count` and show all samples from `start` on.
-    start : int
-        The first row to show, at least 0.
+    start : int, optional
+        Show adjacent rows from this one on, at least 0.
     seed : int, optional
-        Show rows drawn at random with this seed, in ascending order, instead of adjacent rows. Also the seed of
-        `transform`.
+        Show rows drawn at random with this seed, in ascending order. Also the seed of `transform`.
     columns : int, optional
         Images per row of the sheet, at least 1; by default about as many as the sheet has rows.
     cell : int
@@ -166,7 +166,7 @@ def preview(
     path, sheet_path = browsed_folder(dataset), given_path("out", out)
     track = checked("track", track, int | None, minimum=0)
     check_output(sheet_path, ".png" if track is None else _ANIMATED, datasets=[path])
-    start, count = checked("start", start, int, minimum=0), checked("count", count, int, minimum=1)
+    given, count = checked("start", start, int | None, minimum=0), checked("count", count, int, minimum=1)
     cell, columns = checked("cell", cell, int, minimum=16), checked("columns", columns, int | None, minimum=1)
     seed = checked("seed", seed, int | None, minimum=0)
     all, plain, rejects = (
@@ -186,13 +186,14 @@ def preview(
             "rejects": rejects,
             "where": where,
             "one_per": one_per,
-            "start": start,
+            "start": given,
             "all": all,
             "columns": columns,
         }
         for name in (name for name, given in others.items() if given):
             raise UsageError("not read with `track`, which selects the samples and shows one at a time", option=name)
     most = None if all or track is not None else count
+    start = given or 0
     if source is not None:
         lines = [line for line in report_lines(path) if line.get("kind") == "item"]
         chosen = lines[start:] if most is None else lines[start : start + most]
@@ -213,14 +214,20 @@ def preview(
     further = _further(manifest.schema, shown) if masks else []
     wanted = [shown, *_wanted(manifest.schema, captioned, geometry=not plain), *further]
     samples = PackedSamples(path, list(dict.fromkeys(wanted)) if augment is None else None)
-    browsed = None if track is None and where is None and one_per is None else BrowsedDataset(path)
+    is_spread = given is None and seed is None and not all
+    chooses = is_spread or track is not None or where is not None or one_per is not None
+    browsed = BrowsedDataset(path) if chooses else None
     if browsed is not None and track is not None:
         rows = _rows_of_track(browsed, track)
     else:
         found = np.arange(len(samples)) if browsed is None else _selected(browsed, where or "", one_per)
-        rows = [int(found[place]) for place in _choose(len(found), most, start, seed)]
+        if browsed is not None and is_spread:
+            places = sorted(spread_over(browsed.labels()[found], count))
+        else:
+            places = _choose(len(found), most, start, seed)
+        rows = [int(found[place]) for place in places]
         if not rows:
-            selected = "" if browsed is None else ", as selected"
+            selected = "" if where is None and one_per is None else ", as selected"
             raise UsageError(
                 place=path, expected=f"samples from row {start} on", found=f"{len(found)} in all{selected}"
             )

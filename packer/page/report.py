@@ -4,7 +4,6 @@ import base64
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.browse.columns import ColumnArray
+from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import browsed_folder
 from packer.packed.rejects import rejects
@@ -163,22 +162,9 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any
 
 def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
     """Choose rows from all over the dataset, taking turns between the classes."""
-    if dataset.picture is None or not len(dataset) or not count:
+    if dataset.picture is None or not len(dataset):
         return []
-    labels = _labels(dataset)
-    found = np.unique(labels)
-    share = -(-count // max(1, len(found)))
-    several = (np.flatnonzero(labels == label) for label in found[evenly(len(found), count)])
-    some = [rows[evenly(len(rows), share)] for rows in several]
-    turns = [int(row) for turn in zip_longest(*some) for row in turn if row is not None]
-    return turns[:count]
-
-
-def _labels(dataset: BrowsedDataset) -> ColumnArray:
-    if "label" not in dataset.small_fields or dataset.is_sampled("label"):
-        return np.zeros(len(dataset))
-    labels: ColumnArray = np.ma.getdata(dataset.column("label"))
-    return labels
+    return spread_over(dataset.labels(), count)
 
 
 def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
@@ -195,6 +181,6 @@ def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tup
             continue
         used += len(image.data)
         chosen.append((row, f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"))
-    labels = _labels(dataset)
+    labels = dataset.labels()
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
     return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""

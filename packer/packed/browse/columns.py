@@ -1,6 +1,7 @@
 """Small fields of all samples in memory, and selections of samples."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 
 from readers.formats.pool import ShardPool
 from readers.formats.shards import open_shards
-from shardspec.columns import Columns, IntArray, allocate
+from shardspec.columns import Columns, IntArray, allocate, evenly
 from shardspec.errors import UsageError
 from shardspec.schema import Field
 
@@ -104,6 +105,18 @@ def read_blocks(pool: ShardPool, fields: Sequence[str]) -> Iterator[tuple[int, C
 def as_text(value: Any) -> str:
     """Decode a text for display. Bytes that are not UTF-8 are replaced."""
     return bytes(value).decode("utf-8", "replace")
+
+
+def spread_over(labels: ColumnArray, count: int) -> list[int]:
+    """Choose at most `count` places from all over a column of labels, taking turns between the labels."""
+    found = np.unique(labels)
+    if not count or not len(found):
+        return []
+    share = -(-count // len(found))
+    several = (np.flatnonzero(labels == label) for label in found[evenly(len(found), count)])
+    some = [places[evenly(len(places), share)] for places in several]
+    turns = [int(place) for turn in zip_longest(*some) for place in turn if place is not None]
+    return turns[:count]
 
 
 class Selection:

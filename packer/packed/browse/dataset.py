@@ -193,6 +193,13 @@ class BrowsedDataset:
         marked: ColumnArray = mark_missing(column, self.known(name))
         return marked
 
+    def labels(self) -> ColumnArray:
+        """Return the labels of all samples; zeros if they have none, or if whole shards would be read for them."""
+        if "label" not in self.small_fields or self.is_sampled("label") or self.needs_download("label"):
+            return np.zeros(len(self))
+        labels: ColumnArray = np.ma.getdata(self.column("label"))
+        return labels
+
     def select(self, where: str = "", sort: str = "") -> Selection:
         """Select the samples that meet a condition, and sort them.
 

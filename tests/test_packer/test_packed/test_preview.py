@@ -51,6 +51,18 @@ def test_rows_can_be_drawn_at_random_by_a_seed(tmp_path: Path) -> None:
     assert preview(tmp_path / "faces", tmp_path / "b.png", all=True, cell=CELL).rows == tuple(range(40))
 
 
+def test_samples_are_drawn_over_all_classes_and_the_whole_dataset(tmp_path: Path) -> None:
+    columns = face_columns(300, size=8)
+    columns["label"][:] = 0
+    columns["label"][-6:] = 1
+    schema = Schema((text("key"), fixed("image", "|u1", 8, 8, 3), fixed("label", "<i8", classes=("real", "fake"))))
+    write_dataset(tmp_path / "d", "npy", schema, {name: columns[name] for name in schema.names})
+    rows = preview(tmp_path / "d", tmp_path / "s.png", count=8, cell=CELL, progress=False).rows
+    assert (rows[0], rows[-1], len(rows), sum(row >= 294 for row in rows)) == (0, 299, 8, 4)
+    adjacent = preview(tmp_path / "d", tmp_path / "s.png", count=8, start=0, cell=CELL, progress=False).rows
+    assert adjacent == tuple(range(8))
+
+
 def test_the_caption_depends_on_the_key(tmp_path: Path) -> None:
     columns = face_columns(2)
     columns["key"] = ["00000001-000007", "k" * 200]
