@@ -2,7 +2,8 @@
 
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from types import MethodType, ModuleType
@@ -21,6 +22,19 @@ from shardspec.errors import SchemaError, UsageError
 
 CHUNK_ROWS = 16
 """Samples that are read together before they are transformed one by one: 16 images of 224 px fit into a CPU cache."""
+
+
+_observed = threading.local()
+
+
+@contextmanager
+def observed(by: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]) -> Iterator[None]:
+    """Let `by` call the transforms of samples that this thread reads meanwhile, those of all datasets down to the base."""
+    _observed.by = by
+    try:
+        yield
+    finally:
+        _observed.by = None
 
 
 class Chain:
@@ -70,6 +84,15 @@ class Chain:
         self, sample: dict[str, Any], rng: np.random.Generator | None, image: npt.NDArray[Any] | None = None
     ) -> dict[str, Any]:
         """Return the transformed sample. The last transform may write its image into `image`, if that is given."""
+        observe = getattr(_observed, "by", None)
+        if observe is not None:
+            transformed: dict[str, Any] = observe(lambda: self._call(sample, rng, image))
+            return transformed
+        return self._call(sample, rng, image)
+
+    def _call(
+        self, sample: dict[str, Any], rng: np.random.Generator | None, image: npt.NDArray[Any] | None
+    ) -> dict[str, Any]:
         transforms = self._own()
         for transform in transforms:
             writes = image is not None and transform is transforms[-1] and is_seeded(transform)

@@ -1,10 +1,12 @@
 """Diagnosis of a training loop: measurements, and a verdict that names the setting to change."""
 
+import sys
 import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +14,27 @@ import torch
 
 from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
+from readers.dataset.chain import observed
 from readers.dataset.collate import Batch
 from readers.decode.values import allocate_values
 from readers.formats.machine import available_processors
 from readers.loader.device import apply_transform, move, runs_in_threads, wants_seeds
 from readers.loader.loader import Loader
 from readers.order.order import Picks
+from readers.staging.client import waiting as shards_awaited
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
+
+if sys.platform == "win32":
+    resource = None
+else:
+    import resource
 
 _CACHED_BATCHES = 4
 _WAITING_MATTERS = 0.05  # of the loop's time
 _HELD_BACK = 0.8  # of the step's own rate; a slower loop that does not wait is slowed down by the loader's threads
-_CPU_BOUND = 0.7  # CPU time over elapsed time, above which a read does not wait for a disk
+_CPU_BOUND = 0.7  # CPU time over elapsed time, above which a read does not wait for a disk or a processor
+_SCHEDULING = Path("/proc/thread-self/schedstat")
 _PROBE_SAMPLES = 256
 
 
@@ -49,13 +59,16 @@ class Diagnosis:
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms, including a `batch_transform` that
         runs in the loader's threads.
-    read_processor : float
-        Fraction of `read_s` on a processor; the rest waited for a disk, a network or a free processor.
+    read_processor, read_queue : float
+        Fractions of `read_s` on a processor and, on Linux, waiting for a free one. The rest waited for a disk or network.
+    read_faults : int or None
+        Pages that reading waited for until the system had them from a disk or network; None where it is not counted.
     verdict : str
         What limits the training loop, and what to change.
     fetched_rate : float
-        Bytes per second that the stagers of remote datasets fetched while the loader ran alone and waited for shards; 0
-        if it did not wait.
+        Bytes per second that the stagers of remote datasets fetched during the loop.
+    fetching : float
+        Fraction of the loop's time in which threads waited for shards of remote datasets.
     order : str
         The order, the reason for it, and the number of batches read ahead.
     """
@@ -68,7 +81,10 @@ class Diagnosis:
     read_s: float
     transform_s: float
     read_processor: float
+    read_queue: float
+    read_faults: int | None
     fetched_rate: float
+    fetching: float
     verdict: str
     order: str
 
@@ -104,40 +120,50 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
     loader.set_epoch(loader.state_dict()["epoch"] + 1)
     if len(loader) == 0:
         raise UsageError(option="diagnose", expected="an epoch of one batch or more", found="none")
-    loop_rate, waiting = _measure(loader, step, batches)
-    before, begin = loader.stats(), time.perf_counter()
-    loader_rate, _ = _measure(loader, lambda batch: None, batches)
-    fetched = {name: count - before.get(name, 0) for name, count in loader.stats().items()}
-    fetched_rate = fetched.get("fetched_bytes", 0) / (time.perf_counter() - begin) if fetched.get("waits") else 0.0
+    loop = _measure(loader, step, batches)
+    loader_rate = _measure(loader, lambda batch: None, batches).rate
     step_rate = _measure_step(loader, step, batches)
     read, transform = _measure_reading(loader.dataset)
     moving, whole = 0.0, _measure_transforming(loader, batches)
     if runs_in_threads(loader.batch_transform, loader.device):
         transform += whole
     else:
-        moving = min(waiting, whole.seconds * loop_rate)
+        moving = min(loop.waiting, whole.seconds * loop.rate)
     order = f"order {loader.order!r}, {loader.order_reason}; {counted(loader.read_ahead, 'batch')} read ahead"
     measured = Diagnosis(
-        loop_rate=loop_rate,
-        waiting=waiting,
+        loop_rate=loop.rate,
+        waiting=loop.waiting,
         moving=moving,
         loader_rate=loader_rate,
         step_rate=step_rate,
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
-        fetched_rate=fetched_rate,
+        read_queue=read.queue_s / max(read.seconds, 1e-9),
+        read_faults=read.faults,
+        fetched_rate=loop.fetched_rate,
+        fetching=loop.fetching,
         verdict="",
         order=order,
     )
     return replace(measured, verdict=_verdict(loader, measured))
 
 
-def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tuple[float, float]:
-    """Return the samples per second of a loop, and its fraction of time spent waiting for batches."""
+@dataclass(frozen=True)
+class _Loop:
+    """Samples per second of a loop; fractions of its time waiting for batches, and for shards; bytes fetched per second."""
+
+    rate: float
+    waiting: float
+    fetching: float
+    fetched_rate: float
+
+
+def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> _Loop:
     warm = min(loader.prefetch, min(batches, len(loader)) // 4)
-    samples, waited, begin = 0, 0.0, time.perf_counter()
     iterator = iter(loader)
+    first = iterator.samples
+    waited, fetched, fetching, begin = 0.0, _fetched(loader), shards_awaited.seconds, time.perf_counter()
     for number in range(batches):
         before = time.perf_counter()
         batch = next(iterator, None)
@@ -147,14 +173,20 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> tupl
         step(batch)
         if number == warm - 1:
             _synchronize(loader.device)
-            samples, waited, begin = iterator.samples, 0.0, time.perf_counter()
+            first = iterator.samples
+            waited, fetched, fetching, begin = 0.0, _fetched(loader), shards_awaited.seconds, time.perf_counter()
             continue
         waited += after - before
-    samples = iterator.samples - samples
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
+    fetching, fetched = shards_awaited.seconds - fetching, _fetched(loader) - fetched
+    found = _Loop((iterator.samples - first) / elapsed, waited / elapsed, fetching / elapsed, fetched / elapsed)
     iterator.close()
-    return samples / elapsed, waited / elapsed
+    return found
+
+
+def _fetched(loader: Loader) -> int:
+    return loader.stats().get("fetched_bytes", 0)
 
 
 def _read_some(loader: Loader) -> list[tuple[Batch, int]]:
@@ -180,17 +212,15 @@ def _measure_step(loader: Loader, step: Callable[[Batch], Any], batches: int) ->
 
 @dataclass(frozen=True)
 class _Work:
-    """Seconds per sample in one thread: elapsed, and on a processor."""
+    """Seconds per sample in one thread: elapsed, on a processor, and waiting for a free one; and its major page faults."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
+    queue_s: float = 0.0
+    faults: int | None = None
 
     def __add__(self, other: "_Work") -> "_Work":
-        return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s)
-
-    def minus(self, other: "_Work") -> "_Work":
-        """Return the difference, at least 0."""
-        return _Work(max(0.0, self.seconds - other.seconds), max(0.0, self.processor_s - other.processor_s))
+        return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s, self.queue_s + other.queue_s)
 
     @property
     def share(self) -> float:
@@ -199,10 +229,31 @@ class _Work:
 
 
 def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
-    begin, processor = time.perf_counter(), time.thread_time()
+    begin, processor, queue, faults = time.perf_counter(), time.thread_time(), _queued_s(), _faults()
     work()
-    processor = time.thread_time() - processor
-    return _Work((time.perf_counter() - begin) / samples, processor / samples)
+    processor, queue = time.thread_time() - processor, _queued_s() - queue
+    seconds, after = time.perf_counter() - begin, _faults()
+    return _Work(
+        seconds / samples,
+        processor / samples,
+        queue / samples,
+        None if after is None or faults is None else after - faults,
+    )
+
+
+def _queued_s() -> float:
+    """Return the seconds that this thread was ready to run and waited for a free processor; 0 where it is not known."""
+    try:
+        return int(_SCHEDULING.read_text().split()[1]) / 1e9
+    except OSError:  # not Linux, or a kernel without these statistics
+        return 0.0
+
+
+def _faults() -> int | None:
+    """Return the number of pages that this thread had to wait for, which were not in memory."""
+    if not hasattr(resource, "RUSAGE_THREAD"):
+        return None
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def _measure_transforming(loader: Loader, batches: int) -> _Work:
@@ -224,16 +275,24 @@ def _measure_transforming(loader: Loader, batches: int) -> _Work:
 
 
 def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
-    """Measure reading with decoding, and the transforms."""
+    """Measure reading with decoding, and the transforms of all datasets down to the base."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
     picks = Picks(rows, np.zeros(count, np.uint64), 0)
-    raw, whole = allocate_values(dataset.raw_layout, count), allocate_values(dataset.layout, count)
-    at = np.arange(count)
-    read = _measure_work(lambda: dataset.read_raw(picks, raw, at), count)
-    if not dataset.has_transform:
-        return read, _Work()
-    return read, _measure_work(lambda: dataset.read_picks(picks, whole, at), count).minus(read)
+    out, at, transforms = allocate_values(dataset.layout, count), np.arange(count), [0.0, 0.0]
+
+    def observe(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        begin, processor = time.perf_counter(), time.thread_time()
+        sample = call()
+        transforms[0] += time.perf_counter() - begin
+        transforms[1] += time.thread_time() - processor
+        return sample
+
+    with observed(observe):
+        whole = _measure_work(lambda: dataset.read_picks(picks, out, at), count)
+    transform = _Work(transforms[0] / count, transforms[1] / count)
+    seconds, processor_s = whole.seconds - transform.seconds, whole.processor_s - transform.processor_s
+    return _Work(seconds, processor_s, min(whole.queue_s, max(0.0, seconds - processor_s)), whole.faults), transform
 
 
 def _verdict(loader: Loader, measured: Diagnosis) -> str:
@@ -256,7 +315,7 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             "which run in the loop's own thread: make batch_transform cheaper, run it on a GPU (device='cuda'), "
             "or move it to sample_transform, which the threads run."
         )
-    if measured.fetched_rate and measured.loader_rate < measured.step_rate:
+    if measured.fetched_rate and measured.fetching > measured.waiting / 2:
         return (
             f"The link is the limit: {waits} Shards arrive at {measured.fetched_rate / 1e6:.0f} MB/s. A cache_size that "
             "holds the dataset makes later epochs local; smaller or encoded images need fewer bytes."
@@ -270,11 +329,18 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             "batch_transform on the device, or use a DataLoader with worker processes if they are Python code, of which "
             "only one thread runs at a time."
         )
-    if measured.read_processor < _CPU_BOUND:
-        shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
+    off = 1 - measured.read_processor
+    if off > 1 - _CPU_BOUND and measured.read_queue > off / 2:
         return (
-            f"{begin} Reading waits {1 - measured.read_processor:.0%} of its time for the disk or network: {shuffle}"
-            f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})."
+            f"{begin} Reading waits {measured.read_queue:.0%} of its time for a free processor: end other programs on this "
+            f"machine, ask for more processors, or lower workers (now {loader.workers})."
+        )
+    if off > 1 - _CPU_BOUND:
+        shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
+        faults = "" if measured.read_faults is None else f" It had to wait for {measured.read_faults} pages of files."
+        return (
+            f"{begin} Reading waits {off - measured.read_queue:.0%} of its time for the disk or network: {shuffle}"
+            f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers}).{faults}"
         )
     spare = available_processors() - loader.workers
     if spare > 0:

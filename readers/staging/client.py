@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Client, Connection
@@ -37,6 +37,34 @@ _PAUSE_S = 0.02
 _LOG_BYTES = 2000
 _QUIET_S = 30.0
 _log = logging.getLogger("readers")
+
+
+class _Waiting:
+    """Context that measures the time in which one thread or more is inside of it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside, self._since, self._seconds = 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._since = self._since if self._inside else time.perf_counter()
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._seconds += 0.0 if self._inside else time.perf_counter() - self._since
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        with self._lock:
+            return self._seconds + (time.perf_counter() - self._since if self._inside else 0.0)
+
+
+waiting = _Waiting()
+"""Time in which threads of this process wait for files from stagers."""
 
 
 class StagerLostError(ConnectionError):
@@ -98,7 +126,8 @@ class StagerClient:
         self.tell(op, id=number, **message)
         if self.lost:
             raise StagerLostError
-        found = self._wait(answer, waits_for)
+        with waiting if op == "get" else nullcontext():
+            found = self._wait(answer, waits_for)
         if found is None:
             raise StagerLostError
         if "error" in found:

@@ -78,6 +78,7 @@ def test_the_verdict_is_of_the_measurements(raw_path, waiting, moving, loop, loa
     made = Loader(dataset, 10, workers=available_processors())
     rates = {"loop_rate": loop, "loader_rate": loader, "step_rate": step}
     times = {"waiting": waiting, "moving": moving, "read_s": 1, "transform_s": 0, "read_processor": 1}
+    times |= {"read_queue": 0, "read_faults": None, "fetching": 0}
     found = _verdict(made, Diagnosis(**rates, **times, fetched_rate=0.0, verdict="", order=""))
     assert re.search(verdict, found)
     advice = re.search(r"decode=(.*) for JPEG", found)
