@@ -9,9 +9,10 @@ import numpy as np
 from packer.recipe import Recipe
 from packer.sources.item import Item
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample, Step, StepResources
-from packer.steps.faces.frame import NO_TRACK, FrameFaces, counting_faces, known_points
-from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, as_frame, takes_decoded
+from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace, counting_faces, known_points
+from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
 from packer.steps.faces.tracks import VideoTracks
+from packer.steps.report import ItemReport
 
 
 def make(recipe: Recipe, resources: StepResources) -> Step:
@@ -32,23 +33,29 @@ def _detections(frames: Iterator[Sample], search: FaceSearch, recipe: Recipe) ->
     item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
     report.faces = 0
     known = sampled if takes_decoded(recipe) else None
-    tracker = VideoTracks(known, report, recipe.fill) if item.medium.is_sequence else None
-    rest = chain([first], frames)
     with search.of_item(item, sampled) as faces:
-        while batch := list(islice(rest, BATCH_FRAMES)):
-            for sample, found in zip(batch, faces.faces(batch), strict=True):
-                assert isinstance(found, FrameFaces)
-                report.faces += len(found)
-                counting = found.take(counting_faces(found, recipe))
-                if tracker is not None:
-                    counting = tracker.follow(sample["frame"], counting)
-                tracks = np.full(len(counting), NO_TRACK) if counting.tracks is None else counting.tracks
-                height, width = sample.pop("image").shape[:2]
-                size = {"frame_size": np.array([width, height], np.int64), "source_bytes": _bytes_of(item)}
-                for face, track in enumerate(tracks.tolist()):
-                    yield {**sample, **size, **_face(counting, face), "track": track}
-                if not len(counting):
-                    yield {**sample, **size, **_NO_FACE}
+        places = _places(chain([first], frames), faces, report, recipe)
+        if item.medium.is_sequence:
+            places = VideoTracks(known, report, recipe.fill).follow(places)
+        for place in places:
+            assert place.sample is not None
+            sample, counting = place.sample, place.faces
+            tracks = np.full(len(counting), NO_TRACK) if counting.tracks is None else counting.tracks
+            height, width = sample.pop("image").shape[:2]
+            size = {"frame_size": np.array([width, height], np.int64), "source_bytes": _bytes_of(item)}
+            for face, track in enumerate(tracks.tolist()):
+                yield {**sample, **size, **_face(counting, face), "track": track}
+            if not len(counting):
+                yield {**sample, **size, **_NO_FACE}
+
+
+def _places(frames: Iterator[Sample], search: ItemSearch, report: ItemReport, recipe: Recipe) -> Iterator[FramePlace]:
+    """Yield the frames with the faces that count."""
+    while batch := list(islice(frames, BATCH_FRAMES)):
+        for sample, found in zip(batch, search.faces(batch), strict=True):
+            assert isinstance(found, FrameFaces)
+            report.faces = (report.faces or 0) + len(found)
+            yield FramePlace(sample["frame"], sample, found.take(counting_faces(found, recipe)))
 
 
 def _bytes_of(item: Item) -> int:

@@ -110,10 +110,6 @@ class FramePlace:
     ----------
     frame : int
         Index of the sampled frame.
-    number : int
-        Number of the frame among all sampled frames of the video, including damaged frames.
-    shot : int
-        Number of hard cuts before it.
     sample : dict or None
         The frame with its image, or its substitute; None if there is neither.
     faces : FrameFaces
@@ -124,16 +120,20 @@ class FramePlace:
         Why the faces are unknown; empty if they are known.
     refilled : bool
         Whether a substitute replaces the frame.
+    number : int
+        Number of the frame among all sampled frames of the video, including damaged frames.
+    shot : int
+        Number of hard cuts before it.
     """
 
     frame: int
-    number: int
-    shot: int
     sample: Sample | None
     faces: FrameFaces
     seen: Sequence[FrameFaces] = ()
     reason: str = ""
     refilled: bool = False
+    number: int = 0
+    shot: int = 0
 
 
 def shorter_sides(boxes: FloatArray) -> FloatArray:

@@ -114,6 +114,8 @@ class SteadyTracks:
         self._delay = (recipe.smooth or 1) - 1 + self._reach
         self._runs: dict[int, _Run] = {}  # the last one of each track
         self._living: dict[int, dict[int, _Run]] = {}  # by frame and track, until the frame is finished
+        self._whole: dict[int, list[_Run]] = {}  # all runs of each track, if they share a crop
+        self._common: dict[int, Vector] = {}
 
     def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
         """Yield the sampled frames in order, with their final faces. Frames with faces have their images."""
@@ -154,6 +156,8 @@ class SteadyTracks:
             run = self._runs.get(track)
             if run is None or run.shot != place.shot or place.number - run.last - 1 > self._reach:
                 run = self._runs[track] = _Run(self._recipe, place)
+                if self._recipe.crop_per != "frame":
+                    self._whole.setdefault(track, []).append(run)
             for number in range(min(run.last + 1, place.number), place.number + 1):
                 self._living.setdefault(number, {})[track] = run
             run.add(place.number, _vector(place.faces, row))
@@ -186,7 +190,7 @@ class SteadyTracks:
                 points[row], interpolated[row] = known[_FIVE].reshape(5, 2), True
                 if dense is not None:
                     dense[row] = known[_FIVE.stop :].reshape(-1, 2)
-            cut_by = run.cut_by(number)
+            cut_by = self._cut_by(track, run, number)
             cut_boxes[row], cut_points[row] = cut_by[_BOX], cut_by[_FIVE.stop :].reshape(-1, 2)
         final = replace(
             faces,
@@ -197,6 +201,22 @@ class SteadyTracks:
             cut_points=cut_points,
         )
         return replace(place, faces=final)
+
+    def _cut_by(self, track: int, run: "_Run", number: int) -> Vector:
+        """Return the box and the points by which the face of a track in a frame is cut.
+
+        The common square of a track includes all its runs: tracks from the user may have long gaps.
+        """
+        if self._recipe.crop_per == "frame":
+            return run.smooth(number)
+        if track not in self._common:
+            rows = np.array([r.smooth(k) for r in self._whole[track] for k in range(r.first, r.last + 1)])
+            common = _median(rows)
+            if self._recipe.crop_per == "track":
+                rows = rows[np.isfinite(rows[:, 0])]
+                common[:2], common[2:4] = rows[:, :2].min(axis=0), rows[:, 2:4].max(axis=0)
+            self._common[track] = common
+        return self._common[track]
 
     def _one_track(self, places: list[FramePlace], weigh: Callable[[list[float]], float]) -> Iterator[FramePlace]:
         """Yield the frames with the faces of one track, the heaviest (the first if equal), and frames without faces.
@@ -227,9 +247,7 @@ class _Run:
     def __init__(self, recipe: Recipe, place: FramePlace) -> None:
         self._fill = recipe.fill or 0
         self._span = recipe.smooth or 1
-        self._per = recipe.crop_per
         self._known: dict[int, Vector] = {}
-        self._common: Vector | None = None
         self._parts = (_BOX, _FIVE, slice(_FIVE.stop, _FIVE.stop + place.faces.aligning[:1].size))
         self.shot = place.shot
         self.first = self.last = place.number
@@ -258,19 +276,7 @@ class _Run:
     def _has(self, number: int, part: slice) -> bool:
         return number in self._known and bool(np.isfinite(self._known[number][part]).all())
 
-    def cut_by(self, number: int) -> Vector:
-        """Return the box and the points by which the face in a frame is cut."""
-        if self._per == "frame":
-            return self._smooth(number)
-        if self._common is None:
-            rows = np.array([self._smooth(k) for k in range(self.first, self.last + 1)])
-            self._common = _median(rows)
-            if self._per == "track":
-                rows = rows[np.isfinite(rows[:, 0])]
-                self._common[:2], self._common[2:4] = rows[:, :2].min(axis=0), rows[:, 2:4].max(axis=0)
-        return self._common
-
-    def _smooth(self, number: int) -> Vector:
+    def smooth(self, number: int) -> Vector:
         """Return the mean shape over the window, placed at the frame's own centre; NaN stays NaN.
 
         The window is moved into the run at its ends. The centre of the box and that of the points are not smoothed, or

@@ -161,12 +161,13 @@ def _crops(recipe: Recipe, search: FaceSearch, cutter: FaceCutter, frames: Itera
         open_waiting(recipe, first) as waiting,
     ):
         known = sampled if takes_decoded(recipe) else None
-        tracker = VideoTracks(known, report, recipe.fill) if item.medium.is_sequence else None
         missing = MissingFaces(report, recipe, refills=refill is not None)
-        of_item = _ItemFaces(recipe, cutter, report, faces, also, refill, tracker, missing)
+        of_item = _ItemFaces(recipe, cutter, report, faces, also, refill, missing)
         places = of_item.places(chain([first], frames))
-        if tracker is not None and is_steady(recipe):
-            places = SteadyTracks(recipe, waiting, report).steady(places)
+        if item.medium.is_sequence:
+            places = VideoTracks(known, report, recipe.fill).follow(places)
+            if is_steady(recipe):
+                places = SteadyTracks(recipe, waiting, report).steady(places)
         yield from of_item.crops(places)
         report.unused_boxes = faces.unused()
 
@@ -181,11 +182,10 @@ class _ItemFaces:
     search: ItemSearch
     also: CompanionImages | None
     refill: Refill | None
-    tracker: VideoTracks | None
     missing: MissingFaces
 
     def places(self, frames: Iterator[Sample]) -> Iterator[FramePlace]:
-        """Yield the sampled frames with the faces that count, and their tracks."""
+        """Yield the sampled frames with the faces that count."""
         for place, sample, faces in self._searched(frames):
             found, seen = self._find(place, sample, faces)
             self.report.faces = (self.report.faces or 0) + sum(map(len, seen))
@@ -194,12 +194,8 @@ class _ItemFaces:
             if taken is None:
                 continue
             counting = known.take(counting_faces(known, self.recipe))
-            number = shot = 0
-            if self.tracker is not None:
-                counting = self.tracker.follow(place, counting)
-                number, shot = self.tracker.number, self.tracker.shot
             counting = self.cutter.prepare(taken["image"], counting)
-            yield FramePlace(place, number, shot, taken, counting, seen, reason, taken is not sample)
+            yield FramePlace(place, taken, counting, seen, reason, taken is not sample)
 
     def crops(self, places: Iterator[FramePlace]) -> Iterator[Sample]:
         """Cut the faces of the frames."""

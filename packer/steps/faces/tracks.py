@@ -1,39 +1,44 @@
 """The tracks of a video's faces over its sampled frames, including damaged ones, and the hard cuts that end them.
 
-A cut is found by comparing each sampled frame with the one before it.
+A cut is a change of scene that stays: a sampled frame differs from the one before it, and so do the frames after it.
 """
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from packer.steps.faces.frame import FrameFaces
+from packer.steps.faces.frame import FramePlace
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import overlap
 
 RULES = ((0.5, 0.93), (0.8, 0.6))
-"""There is a cut if the likeness and the shared part of the colours are both below the numbers of one of these pairs.
+"""Two frames differ if the likeness and the shared part of the colours are both below the numbers of one of these pairs.
 
 The first pair finds another shot of the same place, the second one a scene whose light and dark areas happen to be
 alike. Measured, likeness and shared colours:
 
 ==============================================================  ==========================  ===================
 frames of a 1080p street scene, 1, 10 and 25 frames apart       at least 0.97, 0.78, 0.71   at least 0.93
-the same scene seen by a camera that turns by 5, 10 % a frame   0.67, 0.50                  0.98, 0.95
-two different cutouts of the same frame, 15 pairs               at most 0.59                at most 0.92
-two of nine unrelated photographs and frames, 36 pairs          at most 0.64                at most 0.75
+the same scene seen by a camera that turns by 5, 10 % a frame   at least 0.54, 0.45         at least 0.97, 0.94
+two different cutouts of the same frame, 15 pairs               at most 0.40                at most 0.93
+two of ten unrelated photographs and frames, 45 pairs           at most 0.64                at most 0.75
+these pairs at a half, a quarter and a twentieth of the light   at most 0.64                at most 0.76
 ==============================================================  ==========================  ===================
 
-A flash or a fade changes the colours and leaves the likeness near 1. Frames of one brightness, such as a white flash, are
-left out of the comparison.
+Frames of one brightness, such as a white flash, are left out of the comparison.
 """
 
 _ACROSS, _DOWN = 16, 9
 _SAMPLES = 128  # pixels of a row that are read: 0.1 ms for a frame of any size
-_LEVELS = 4  # of each of red, green and blue
+_LEVELS = 4  # of each of red, green and blue, between the darkest and the brightest 2 % of the values
+_TAIL = 0.02
+_FLAT = 1.0  # standard deviation of the areas' brightness, of 255; the noise of an empty frame stays below it
 
 
 class Thumbnail(NamedTuple):
@@ -42,9 +47,10 @@ class Thumbnail(NamedTuple):
     Attributes
     ----------
     light : ndarray, (144,), float32
-        Brightness of 16 x 9 areas, less its mean, divided by its norm; zeros if all areas are equal.
+        Brightness of 16 x 9 areas, less its mean, divided by its norm; zeros if all areas are nearly equal.
     colours : ndarray, (64,), float32
-        Share of the pixels that were read with each of 4 x 4 x 4 colours.
+        Share of the pixels that were read with each of 4 x 4 x 4 colours. The levels divide the range of the frame's
+        own values, so that the colours of a dark scene are told apart too.
     """
 
     light: npt.NDArray[np.float32]
@@ -58,13 +64,22 @@ def make_thumbnail(frame: npt.NDArray[np.uint8]) -> Thumbnail:
     areas = cv2.resize(pixels, (_ACROSS, _DOWN), interpolation=cv2.INTER_AREA)
     light = areas.mean(axis=2, dtype=np.float64).ravel()
     light -= light.mean()
-    norm = float(np.sqrt(np.square(light).sum()))
-    colours = cv2.calcHist([pixels], [0, 1, 2], None, [_LEVELS] * 3, [0, 256] * 3).ravel() * 3 / pixels.size
-    return Thumbnail((light / norm if norm else light).astype(np.float32), colours.astype(np.float32))
+    deviation = float(light.std())
+    light /= deviation * np.sqrt(light.size) if deviation >= _FLAT else np.inf
+    levels = cv2.calcHist([cv2.LUT(pixels, _levels(pixels))], [0, 1, 2], None, [_LEVELS] * 3, [0, _LEVELS] * 3)
+    return Thumbnail(light.astype(np.float32), (levels.ravel() * 3 / pixels.size).astype(np.float32))
 
 
-def is_cut(before: Thumbnail, after: Thumbnail) -> bool:
-    """Return whether two neighbouring frames show different scenes, by `RULES`.
+def _levels(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the level of each value from 0 to 255 in a frame."""
+    below = np.cumsum(cv2.calcHist([pixels.reshape(-1)], [0], None, [256], [0, 256])) / pixels.size
+    darkest, brightest = np.searchsorted(below, (_TAIL, 1 - _TAIL))
+    levels = (np.arange(256) - int(darkest)) * _LEVELS // (int(brightest) - int(darkest) + 1)
+    return levels.clip(0, _LEVELS - 1).astype(np.uint8)
+
+
+def differ(before: Thumbnail, after: Thumbnail) -> bool:
+    """Return whether two frames show different scenes, by `RULES`.
 
     The likeness is the correlation of the brightness; the shared part of the colours is the intersection of the
     histograms. Two frames of one brightness each are alike.
@@ -78,11 +93,20 @@ def is_cut(before: Thumbnail, after: Thumbnail) -> bool:
 MAX_GAP = 2
 """Number of consecutive sampled frames in which a track may lack a box. A larger ``fill`` increases it."""
 
+MAX_DISTURBED = 2
+"""Number of consecutive sampled frames that a disturbance lasts at most. A flash may fall between two frames."""
+
+DISTURBED_S = 0.5
+"""Longest time in seconds from the frame before a disturbance to the one after it. Shots are longer, so that a scene is
+not taken for a disturbance of another one even if only one of its frames is sampled."""
+
 
 class VideoTracks:
     """The tracks of one video. Sampled frames that are missing because of damage count as frames without a face.
 
-    A hard cut ends all tracks (`is_cut`).
+    A hard cut ends all tracks: a frame differs from the one before it, and the scene from before does not return within
+    `MAX_DISTURBED` sampled frames and `DISTURBED_S`. If it does, the frames between are disturbed, for example by a
+    flash, and tracks pass through them.
 
     Parameters
     ----------
@@ -92,55 +116,98 @@ class VideoTracks:
         Counts the faces that were followed or lost from frame to frame.
     fill : int or None
         Number of consecutive sampled frames to fill in by interpolation. A track may lack a box in as many frames.
-
-    Attributes
-    ----------
-    number : int
-        Number of the last frame among all sampled frames.
-    shot : int
-        Number of hard cuts up to the last frame.
     """
 
     def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport, fill: int | None) -> None:
         self._tracker = Tracker(longest_gap(fill))
-        self._before: Thumbnail | None = None
+        self._before: _Scene | None = None
         self._report = report
         self._known = 0
         first = reversed(list(enumerate(sampled or ())))  # `resample_fps` may repeat an index
         self._places = None if sampled is None else {index: place for place, index in first}
         self._last = np.empty(0, np.int64)
-        self.number = -1
-        self.shot = 0
+        self._number = -1
+        self._shot = 0
 
-    def follow(self, frame: int, faces: FrameFaces) -> FrameFaces:
-        """Return the faces of a sampled frame, or of its substitute, with their tracks.
+    def follow(self, places: Iterator[FramePlace]) -> Iterator[FramePlace]:
+        """Yield the sampled frames, or their substitutes, with their numbers, their shots, and the tracks of the faces.
 
         Frames must be passed in order, and may be repeated. Existing tracks are kept. Frames without a thumbnail, or of
-        one brightness, are not compared with others: a white flash is no cut.
+        one brightness, are not compared with others. After a change of scene, frames are read ahead.
         """
-        missed = 0 if self._places is None else self._places[frame] - self.number - 1
+        ahead: deque[FramePlace] = deque()
+        while (place := ahead.popleft() if ahead else next(places, None)) is not None:
+            tracks = self._follow(place, chain(tuple(ahead), _keep(places, ahead)))
+            faces = place.faces if place.faces.tracks is not None else replace(place.faces, tracks=tracks)
+            yield replace(place, faces=faces, number=self._number, shot=self._shot)
+
+    def _follow(self, place: FramePlace, later: Iterator[FramePlace]) -> npt.NDArray[np.int64]:
+        missed = 0 if self._places is None else self._places[place.frame] - self._number - 1
         if missed < 0:
-            self.number += 1
-            return faces if faces.tracks is not None else replace(faces, tracks=self._last)
-        self.number += missed + 1
-        seen = faces.thumbnail if faces.thumbnail is not None and faces.thumbnail.light.any() else None
-        cut = self._before is not None and seen is not None and is_cut(self._before, seen)
-        self._before = seen or self._before
-        self.shot += cut
-        if faces.tracks is not None:
-            return faces
+            self._number += 1
+            return self._last
+        self._number += missed + 1
+        cut = self._is_cut(place, later)
+        self._shot += cut
+        if place.faces.tracks is not None:
+            return place.faces.tracks
         for _ in range(missed):
             self._tracker.update(np.empty((0, 4)))
         if cut:
             self._tracker.end()
-        tracks = self._last = self._tracker.update(faces.boxes)
+        tracks = self._last = self._tracker.update(place.faces.boxes)
         if len(tracks):
             if self._report.face_frames and not cut:
                 self._report.followed += len(tracks)
                 self._report.lost += int((tracks >= self._known).sum())
             self._report.face_frames += 1
             self._known = max(self._known, int(tracks.max()) + 1)
-        return replace(faces, tracks=tracks)
+        return tracks
+
+    def _is_cut(self, place: FramePlace, later: Iterator[FramePlace]) -> bool:
+        scene, before = _scene(place), self._before
+        if scene is None:
+            return False
+        if before is None or not differ(before.thumbnail, scene.thumbnail):
+            self._before = scene
+            return False
+        if _returns(before, place, later):
+            return False
+        self._before = scene
+        return True
+
+
+class _Scene(NamedTuple):
+    thumbnail: Thumbnail
+    time: float
+
+
+def _scene(place: FramePlace) -> _Scene | None:
+    """Return what a frame shows; None if it cannot be compared with others."""
+    seen = place.faces.thumbnail
+    if place.sample is None or seen is None or not seen.light.any():
+        return None
+    return _Scene(seen, place.sample.get("time", 0.0))
+
+
+def _returns(before: _Scene, place: FramePlace, later: Iterator[FramePlace]) -> bool:
+    """Return whether a scene returns soon after the frame in which it is gone."""
+    frames = {place.frame}
+    for other in later:
+        frames.add(other.frame)
+        scene = _scene(other)
+        if len(frames) > MAX_DISTURBED + 1 or (scene is not None and scene.time - before.time > DISTURBED_S):
+            return False
+        if scene is not None and not differ(before.thumbnail, scene.thumbnail):
+            return True
+    return False
+
+
+def _keep(places: Iterator[FramePlace], kept: deque[FramePlace]) -> Iterator[FramePlace]:
+    """Yield the places, and append each to `kept`."""
+    for place in places:
+        kept.append(place)
+        yield place
 
 
 def longest_gap(fill: int | None) -> int:

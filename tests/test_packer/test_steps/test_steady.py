@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import combinations, islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from packer.recipe import Recipe
 from packer.steps.faces import steady, step
 from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
 from packer.steps.faces.steady import SteadyTracks, WaitingFrames
-from packer.steps.faces.tracks import VideoTracks, is_cut, make_thumbnail
+from packer.steps.faces.tracks import VideoTracks, differ, make_thumbnail
 from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix, part_matrix
 from packer.vision.geometry.crop import crop_matrix
@@ -215,6 +215,21 @@ def test_the_users_own_tracks_are_kept_and_not_mixed_over_a_cut(folder: Path, tm
             assert tracks[track][frame]["matrix"] == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize("per", ["track", "track-median"])
+def test_one_square_for_a_track_of_the_users_own(folder: Path, tmp_path: Path, per: str) -> None:
+    """The tracks have gaps that are not filled here, and one has a cut."""
+    boxes = write_boxes(tmp_path / "boxes.jsonl", rows_of("a.mp4", (7, 3, -1)))
+    tracks = by_track(build(folder, tmp_path / "out", boxes=str(boxes), crop_per=per))
+    for track, person, frames in ((7, 0, STAYS), (3, 1, RETURNS)):
+        assert list(tracks[track]) == list(frames)
+        known = np.array([face(person, frame)[0] for frame in frames])
+        box = np.median(known, axis=0)
+        if per == "track":
+            box = np.concatenate([known[:, :2].min(axis=0), known[:, 2:].max(axis=0)])
+        for sample in tracks[track].values():
+            assert sample["matrix"] == pytest.approx(crop_matrix(box, 0.3, 64), abs=1e-3)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -296,7 +311,8 @@ def test_frames_before_many_damaged_ones_are_smoothed() -> None:
     def place(number: int) -> FramePlace:
         box, points = face(0, number)
         faces = FrameFaces(box[None], np.ones(1, np.float32), points[None], tracks=np.array([0]))
-        return FramePlace(number, number, 0, {"image": np.zeros((2, 2, 3), np.uint8), "frame": number}, faces)
+        sample = {"image": np.zeros((2, 2, 3), np.uint8), "frame": number}
+        return FramePlace(number, sample, faces, number=number)
 
     def boxes(numbers: Sequence[int]) -> list[Any]:
         video = SteadyTracks(Recipe(preset="faces", smooth=SMOOTH), WaitingFrames(None), ItemReport("v"))
@@ -330,7 +346,7 @@ def test_what_has_no_meaning_is_refused(options: dict[str, Any], wrong: dict[str
 
 def cuts(*frames: npt.NDArray[np.uint8]) -> list[bool]:
     found = list(map(make_thumbnail, frames))
-    return [is_cut(before, after) for before, after in pairwise(found)]
+    return [differ(before, after) for before, after in pairwise(found)]
 
 
 def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
@@ -345,15 +361,55 @@ def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
     ]
 
 
-@pytest.mark.parametrize("flat", [0, 255])
-def test_a_flat_frame_is_no_cut_but_may_hide_one(flat: int) -> None:
+@pytest.mark.parametrize("light", [0.5, 0.25, 0.1, 0.05])
+def test_scenes_are_told_apart_in_dark_footage(light: float) -> None:
+    names = ("astronaut", "coffee", "chelsea", "rocket")
+    found = [make_thumbnail((cv2.resize(photograph(name), (640, 360)) * light).astype(np.uint8)) for name in names]
+    assert all(differ(before, after) for before, after in combinations(found, 2))
+    assert not any(differ(each, each) for each in found)
+
+
+def shots(*frames: npt.NDArray[np.uint8], seconds: float = 0.04) -> list[int]:
+    """The shot of each frame of a video."""
+    places = (
+        FramePlace(
+            number, {"image": frame, "time": seconds * number}, replace(NO_FACES, thumbnail=make_thumbnail(frame))
+        )
+        for number, frame in enumerate(frames)
+    )
+    return [place.shot for place in VideoTracks(None, ItemReport("v.mp4"), None).follow(places)]
+
+
+@pytest.mark.parametrize("value", [0, 17, 255])
+def test_an_empty_frame_is_no_cut_but_may_hide_one(value: int) -> None:
     picture, other = (cv2.resize(photograph(name), (640, 360)) for name in ("astronaut", "coffee"))
-    tracks = VideoTracks(None, ItemReport("v.mp4"), None)
-    shots = []
-    for number, frame in enumerate((picture, np.full_like(picture, flat), picture, np.full_like(picture, flat), other)):
-        tracks.follow(number, replace(NO_FACES, thumbnail=make_thumbnail(frame)))
-        shots.append(tracks.shot)
-    assert shots == [0, 0, 0, 0, 1]
+    noise = np.random.default_rng(0).normal(value, 3, picture.shape)
+    empty = noise.clip(0, 255).astype(np.uint8)
+    assert shots(picture, empty, picture, empty, empty, empty, other, seconds=1) == [0] * 6 + [1]
+
+
+def test_a_change_that_is_gone_again_at_once_is_no_cut() -> None:
+    a, b, c = (cv2.resize(photograph(name), (640, 360)) for name in ("astronaut", "coffee", "chelsea"))
+    assert shots(a, a, b, a, a) == [0] * 5
+    assert shots(a, a, b, c, a, a) == [0] * 6  # a flash that falls between two frames disturbs both
+    assert shots(a, a, b, b, b, a, a) == [0, 0, 1, 1, 1, 2, 2]
+    assert shots(a, a, b, c, c, c) == [0, 0, 1, 2, 2, 2]
+    assert shots(a, b, a, b, b, b) == [0, 0, 0, 1, 1, 1]
+    assert shots(a, a, b) == [0, 0, 1]
+    assert shots(a, a, b, a, a, seconds=0.3) == [0, 0, 1, 2, 2]  # a shot of which one frame is sampled
+
+
+@pytest.mark.parametrize("rate", [25, 75])
+def test_tracks_pass_through_a_flash(tmp_path: Path, rate: int) -> None:
+    """A flash covers the lower part of one frame and the upper part of the next: the shutter rolls."""
+    frames = list(islice(views(60), 20))
+    for number, lit in ((9, slice(120, None)), (10, slice(120))):
+        frames[number][lit] = (frames[number][lit] * 1.8 + 110).clip(0, 255).astype(np.uint8)
+    write_frames(tmp_path / "in" / "a.mp4", frames)
+    box = {"x0": 100, "y0": 60, "x1": 200, "y1": 170}
+    boxes = write_boxes(tmp_path / "boxes.jsonl", [{"path": "a.mp4", "frame": frame, **box} for frame in range(20)])
+    how: dict[str, Any] = {"source": tmp_path / "in", "boxes": str(boxes), "resample_fps": rate, "choose": "track"}
+    assert len(build(tmp_path, tmp_path / "out", **how)) == 20 * rate // 25
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
