@@ -159,8 +159,8 @@ class Recipe:
     )
     smooth: int | None = option(
         None,
-        "faces: cut each face of a video by the mean of its box and points over N sampled frames of its track (odd; 13 "
-        "removes the detector's jitter)",
+        "faces: steady the crops of a face in a video: average its size, shape and angle over N sampled frames of its "
+        "track (odd; 13 removes the detector's jitter), and follow its motion",
         metavar="N",
         minimum=3,
     )

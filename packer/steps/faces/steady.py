@@ -18,9 +18,11 @@ from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
 from packer.steps.companion import CompanionFile
 from packer.steps.encode import KEPT
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
+from packer.steps.faces.motion import REACH, FacePath, steady_centre
 from packer.steps.faces.search import takes_decoded
 from packer.steps.faces.tracks import longest_gap
 from packer.steps.report import ItemReport
+from packer.vision.geometry.align import centre_weights
 
 MOST_BYTES = 2**28
 """Memory limit for waiting frames: 43 frames of 1920 x 1080 pixels. Further frames are decoded a second time."""
@@ -111,9 +113,10 @@ class SteadyTracks:
         self._frames = frames
         self._report = report
         self._reach = longest_gap(recipe.fill)
-        self._delay = (recipe.smooth or 1) - 1 + self._reach
+        self._delay = self._reach + (0 if recipe.smooth is None else max(recipe.smooth - 1, REACH))
         self._runs: dict[int, _Run] = {}  # the last one of each track
         self._living: dict[int, dict[int, _Run]] = {}  # by frame and track, until the frame is finished
+        self._carries = recipe.smooth is not None and recipe.crop == "face"  # the others follow published code
         self._whole: dict[int, list[_Run]] = {}  # all runs of each track, if they share a crop
         self._common: dict[int, Vector] = {}
 
@@ -161,6 +164,10 @@ class SteadyTracks:
             for number in range(min(run.last + 1, place.number), place.number + 1):
                 self._living.setdefault(number, {})[track] = run
             run.add(place.number, _vector(place.faces, row))
+        if place.sample is not None and self._carries:
+            for run in self._runs.values():
+                if run.shot == place.shot and place.number - run.last <= self._reach:
+                    run.move(place.number, place.sample["image"])
 
     def _forget(self, number: int) -> None:
         """Drop the runs that end before this frame, and the rows that faces after it do not need."""
@@ -248,7 +255,11 @@ class _Run:
         self._fill = recipe.fill or 0
         self._span = recipe.smooth or 1
         self._known: dict[int, Vector] = {}
-        self._parts = (_BOX, _FIVE, slice(_FIVE.stop, _FIVE.stop + place.faces.aligning[:1].size))
+        self._path = FacePath()
+        points = place.faces.aligning.shape[1]
+        aligning = slice(_FIVE.stop, _FIVE.stop + 2 * points)
+        self._parts = (_BOX, _FIVE, aligning)
+        self._smoothed = ((_BOX, np.full(2, 1 / 2)), (aligning, centre_weights(points, recipe.align_as)))
         self.shot = place.shot
         self.first = self.last = place.number
 
@@ -256,7 +267,12 @@ class _Run:
         self._known[number] = face
         self.last = number
 
+    def move(self, number: int, image: npt.NDArray[np.uint8]) -> None:
+        """Follow the motion of the face into a frame, which has been added if the face was found in it."""
+        self._path.add(number, image, self._known[number][_BOX] if number in self._known else None)
+
     def forget(self, number: int) -> None:
+        self._path.forget(number)
         for old in [known for known in self._known if known < number]:
             del self._known[old]
 
@@ -277,21 +293,29 @@ class _Run:
         return number in self._known and bool(np.isfinite(self._known[number][part]).all())
 
     def smooth(self, number: int) -> Vector:
-        """Return the mean shape over the window, placed at the frame's own centre; NaN stays NaN.
+        """Return the mean shape over the window, placed at the steady centre of the frame; NaN stays NaN.
 
-        The window is moved into the run at its ends. The centre of the box and that of the points are not smoothed, or
-        the crop would fall behind a face that moves.
+        The window is moved into the run at its ends. A mean of the centres would fall behind a face that moves, so
+        centres are carried to the frame by the face's motion (`steady_centre`).
         """
         own = self.at(number)
         if self._span == 1:
             return own
+        moves = self._path.moves_to(number)
+        side = float(np.max(own[2:4] - own[:2]))
         start = max(self.first, min(number - self._span // 2, self.last - self._span + 1))
         rows = np.array([self.at(k) for k in range(start, min(start + self._span, self.last + 1))])
-        for part in self._parts:
+        for part, weights in self._smoothed:
             if np.isfinite(own[part]).all():
-                known = rows[np.isfinite(rows[:, part]).all(axis=1), part].reshape(-1, (part.stop - part.start) // 2, 2)
-                centre = own[part].reshape(-1, 2).mean(axis=0)
-                own[part] = ((known - known.mean(axis=1, keepdims=True)).mean(axis=0) + centre).ravel()
+                known = rows[np.isfinite(rows[:, part]).all(axis=1), part].reshape(-1, len(weights), 2)
+                carried = {
+                    k: weights @ self._known[k][part].reshape(-1, 2) + move
+                    for k, move in moves.items()
+                    if self._has(k, part)
+                }
+                centre = steady_centre(number, weights @ own[part].reshape(-1, 2), carried, side)
+                shape = (known - (weights @ known)[:, None]).mean(axis=0)
+                own[part] = (shape + centre).ravel()
         return own
 
 

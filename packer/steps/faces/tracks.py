@@ -121,6 +121,7 @@ class VideoTracks:
     def __init__(self, sampled: tuple[int, ...] | None, report: ItemReport, fill: int | None) -> None:
         self._tracker = Tracker(longest_gap(fill))
         self._before: _Scene | None = None
+        self._unlike = 0  # frames since then that do not show it
         self._report = report
         self._known = 0
         first = reversed(list(enumerate(sampled or ())))  # `resample_fps` may repeat an index
@@ -166,14 +167,13 @@ class VideoTracks:
 
     def _is_cut(self, place: FramePlace, later: Iterator[FramePlace]) -> bool:
         scene, before = _scene(place), self._before
-        if scene is None:
+        if scene is not None and (before is None or not differ(before.thumbnail, scene.thumbnail)):
+            self._before, self._unlike = scene, 0
             return False
-        if before is None or not differ(before.thumbnail, scene.thumbnail):
-            self._before = scene
+        if scene is None or before is None or _returns(before, place, later, MAX_DISTURBED - self._unlike):
+            self._unlike += 1
             return False
-        if _returns(before, place, later):
-            return False
-        self._before = scene
+        self._before, self._unlike = scene, 0
         return True
 
 
@@ -190,13 +190,13 @@ def _scene(place: FramePlace) -> _Scene | None:
     return _Scene(seen, place.sample.get("time", 0.0))
 
 
-def _returns(before: _Scene, place: FramePlace, later: Iterator[FramePlace]) -> bool:
-    """Return whether a scene returns soon after the frame in which it is gone."""
+def _returns(before: _Scene, place: FramePlace, later: Iterator[FramePlace], most: int) -> bool:
+    """Return whether a scene returns after the frame in which it is gone, and at most `most` such frames."""
     frames = {place.frame}
     for other in later:
         frames.add(other.frame)
         scene = _scene(other)
-        if len(frames) > MAX_DISTURBED + 1 or (scene is not None and scene.time - before.time > DISTURBED_S):
+        if len(frames) > most + 1 or (scene is not None and scene.time - before.time > DISTURBED_S):
             return False
         if scene is not None and not differ(before.thumbnail, scene.thumbnail):
             return True

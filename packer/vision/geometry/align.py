@@ -11,7 +11,7 @@ numbers are rounded to a thousandth of a pixel here.
 ======================  ======================================================================================
 name                    published in
 ======================  ======================================================================================
-``auto-avsr-68``        auto_avsr, ``preparation/detectors/retinaface/video_process.py``, and RealForensics
+``auto-avsr-68``        auto_avsr, ``preparation/detectors/retinaface/video_process.py``
 ``auto-avsr-4``         auto_avsr, ``preparation/detectors/mediapipe/video_process.py``
 ``av-hubert``           AV-HuBERT, ``avhubert/preparation/align_mouth.py``, LipForensics and IIANet
 ======================  ======================================================================================
@@ -204,6 +204,27 @@ DEFINITIONS: Mapping[str, Definition] = {
     "auto-avsr-4": Definition("5", ((0,), (1,), (2,), (3, 4)), _MEAN_PARTS),
     "av-hubert": _of_points(33, 36, 39, 42, 45),
 }
+
+
+def centre_weights(count: int, name: str | None) -> Points:
+    """Return the weights of points in the mean that stays in place while a face's shape is smoothed, (count,).
+
+    auto_avsr's detector of four points finds the middle of the mouth, so both corners of the mouth count as one point.
+
+    Parameters
+    ----------
+    count : int
+        Number of points.
+    name : str or None
+        A key of `DEFINITIONS`; for anything else, all weights are equal.
+    """
+    definition = DEFINITIONS.get(name or "")
+    if definition is None or definition.layout != "5":
+        return np.full(count, 1 / count)
+    weights = np.zeros(count)
+    for group in definition.stable:
+        weights[list(group)] = 1 / (len(definition.stable) * len(group))
+    return weights
 
 
 def _centres(layout: str) -> Mapping[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command import run_packer
 from support.errors import raises
-from support.face_source import views, write_frames
+from support.face_source import FACE, views, write_frames
 from support.faces import in_frame
 from support.media import photograph, scene
 from support.packed import check_whole, fingerprints, read_samples
@@ -25,6 +25,7 @@ import packer
 from packer.recipe import Recipe
 from packer.steps.faces import steady, step
 from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
+from packer.steps.faces.motion import steady_centre
 from packer.steps.faces.steady import SteadyTracks, WaitingFrames
 from packer.steps.faces.tracks import VideoTracks, differ, make_thumbnail
 from packer.steps.report import ItemReport
@@ -77,9 +78,11 @@ def write_boxes(path: Path, rows: Sequence[Row]) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The video three times, and the boxes of all."""
+    """The video three times, and the boxes of all. Where the boxes are, no texture tells how the faces move."""
     root = tmp_path_factory.mktemp("steady")
-    frames = list(views(CUT)) + [scene(2, (320, 240))] * (FRAMES - CUT)
+    frames = [*islice(views(3 * CUT), CUT), *[scene(2, (320, 240))] * (FRAMES - CUT)]
+    for frame in frames:
+        frame[60:150, 20:130] = frame[50:145, 180:290] = 128
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         write_frames(root / "in" / name, frames)
     write_boxes(root / "boxes.jsonl", [row for name in ("a.mp4", "b.mp4", "c.mp4") for row in rows_of(name)])
@@ -128,11 +131,15 @@ def filled(person: int, frame: int, part: int) -> npt.NDArray[np.float64]:
     return (1 - share) * face(person, before)[part] + share * face(person, after)[part]
 
 
-def smoothed(person: int, frames: range, frame: int, part: int, span: int = SMOOTH) -> npt.NDArray[np.float64]:
-    """The mean shape over a window that is held inside the track, at the frame's own centre."""
+def window_of(person: int, frames: range, frame: int, part: int, span: int = SMOOTH) -> list[npt.NDArray[np.float64]]:
+    """The boxes or points of a window that is held inside the track."""
     first = min(max(frame - span // 2, frames[0]), max(frames[-1] - span + 1, frames[0]))
-    window = [filled(person, k, part).reshape(-1, 2) for k in frames if first <= k < first + span]
-    shape = np.mean([points - points.mean(axis=0) for points in window], axis=0)
+    return [filled(person, k, part).reshape(-1, 2) for k in frames if first <= k < first + span]
+
+
+def smoothed(person: int, frames: range, frame: int, part: int, span: int = SMOOTH) -> npt.NDArray[np.float64]:
+    """The mean shape over the window, at the frame's own centre."""
+    shape = np.mean([points - points.mean(axis=0) for points in window_of(person, frames, frame, part, span)], axis=0)
     return shape + filled(person, frame, part).reshape(-1, 2).mean(axis=0)
 
 
@@ -183,6 +190,84 @@ def test_the_points_of_mouth_crops_are_smoothed_too(folder: Path, tmp_path: Path
             expected = part_matrix(shape, "auto-avsr-68", "mouth", 64)
             assert found[track][frame]["matrix"] == pytest.approx(expected, abs=0.02), frame
             assert in_frame(found[track][frame], found[track][frame]["landmarks"]) == pytest.approx(own, abs=0.01)
+
+
+def test_the_centre_of_the_four_points_stays_in_place(folder: Path, tmp_path: Path) -> None:
+    """As in auto_avsr, where the mouth is one of four points."""
+    found = by_track(build(folder, tmp_path / "out", smooth=SMOOTH, fill=FILL, crop="mouth"))
+    weights = np.array([2, 2, 2, 1, 1]) / 8
+    for track, (person, frames) in RUNS.items():
+        for frame in frames:
+            own = filled(person, frame, 1).reshape(-1, 2)
+            window = window_of(person, frames, frame, 1)
+            moved = np.mean([each - weights @ each for each in window], axis=0) + weights @ own
+            expected = part_matrix(moved, "auto-avsr-4", "mouth", 64)
+            assert found[track][frame]["matrix"] == pytest.approx(expected, abs=1e-3), (track, frame)
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, npt.NDArray[np.float64]]:
+    """A face that moves slowly, by a quarter of its side a frame, and back, and where its centre is.
+
+    Its boxes and points jitter. Those of frame 12 are wrong by a tenth of the side, and frames 40 to 42 have none.
+    """
+    root = tmp_path_factory.mktemp("moving")
+    x = 150 + np.cumsum(np.repeat([1.0, 25.0, -1.0], [25, 10, 25]))
+    centres = np.stack([x, 180 + np.rint(10 * np.sin(np.arange(60) / 5))], axis=1)
+    left, top, right, bottom = FACE
+    side, head = bottom - top, photograph("astronaut")[top - 20 : bottom + 20, left - 20 : right + 20]
+    frames, rows = [], []
+    for number, centre in enumerate(centres):
+        frame = cv2.resize(photograph("coffee"), (640, 360))
+        height, width = head.shape[:2]
+        y, x0 = int(centre[1]) - height // 2, int(centre[0]) - width // 2
+        frame[y : y + height, x0 : x0 + width] = head
+        frames.append(frame)
+        noise = np.random.default_rng(number).normal(size=(7, 2)) * 0.01 * side
+        found = centre + (0.1 * side * np.array([number == 12, 0]))
+        box = np.concatenate([found - side / 2, found + side / 2]) + np.tile(noise[0], 2)
+        points = found + SHAPE * side + noise[1] + noise[2:]
+        keys = [f"{point}_{axis}" for point, axis in product(NAMES, "xy")]
+        row = dict(zip((*keys, "x0", "y0", "x1", "y1"), [*points.ravel().tolist(), *box.tolist()], strict=True))
+        if number not in (40, 41, 42):
+            rows.append({"path": "a.mp4", "frame": number, "track": 0, **row})
+    write_frames(root / "in" / "a.mp4", frames)
+    write_boxes(root / "boxes.jsonl", rows)
+    return root, centres
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_the_face_stays_in_its_place(moving: tuple[Path, npt.NDArray[np.float64]], tmp_path: Path, align: bool) -> None:
+    root, centres = moving
+
+    def away(**options: Any) -> npt.NDArray[np.float64]:
+        """How far the face is from its usual place in each crop, relative to the side."""
+        samples = build(root, tmp_path / f"{len(options)}", align=align, fill=3, **options)
+        places = np.array([s["matrix"] @ [*centre, 1] for s, centre in zip(samples, centres, strict=True)])
+        return np.asarray(np.hypot(*(places - np.median(places, axis=0)).T) / 64)
+
+    own, steady = away(), away(smooth=13)
+    assert own[12] > 0.05
+    assert steady.max() < 0.01
+    assert np.quantile(steady, 0.9) < np.quantile(own, 0.9) / 2
+
+
+@pytest.mark.parametrize(
+    ("own", "carried", "expected"),
+    [
+        (10, {}, 10),  # no motion was found
+        (10, {7: 11, 8: 12, 9: 11, 10: 10}, 11),
+        (50, {7: 11, 8: 12, 9: 11, 10: 50, 11: 11}, 11),  # the frame's own points are wrong
+        (50, {7: 11, 8: 12, 9: 11, 10: 50}, 50),  # the last frame: the points or the motion may be wrong
+        (50, {7: 11, 8: 11, 9: 11, 10: 50, 11: 90, 12: 90, 13: 90}, 50),  # the motion is
+        (50, {8: 11, 9: 11, 11: 11, 12: 11}, 11),  # interpolated
+    ],
+)
+def test_a_centre_is_replaced_where_those_around_it_agree(
+    own: float, carried: dict[int, float], expected: float
+) -> None:
+    found = steady_centre(10, np.array([own, 0.0]), {k: np.array([x, 0.0]) for k, x in carried.items()}, 100)
+    assert found.tolist() == [expected, 0]
 
 
 @pytest.mark.parametrize("per", ["track", "track-median"])
@@ -396,6 +481,7 @@ def test_a_change_that_is_gone_again_at_once_is_no_cut() -> None:
     assert shots(a, a, b, c, c, c) == [0, 0, 1, 2, 2, 2]
     assert shots(a, b, a, b, b, b) == [0, 0, 0, 1, 1, 1]
     assert shots(a, a, b) == [0, 0, 1]
+    assert shots(a, np.zeros_like(a), np.zeros_like(a), b, a) == [0, 0, 0, 1, 2]  # too long
     assert shots(a, a, b, a, a, seconds=0.3) == [0, 0, 1, 2, 2]  # a shot of which one frame is sampled
 
 
