@@ -54,7 +54,7 @@ class PackedRows:
     config : mapping
         ``inputs`` is a list of ``{"path": folder, "items_before": n}``; n is added to the item's number in every key.
         An input may have a ``digest``, which the dataset's digest must begin with. ``check`` is ``"digest"`` (default),
-        or ``"size"`` if the caller has compared the digests. ``columns`` is false to leave out the fields that are
+        or ``"size"`` if the caller has compared the digests of shards. ``columns`` is false to leave out the fields that are
         stored in columns. ``shards`` lists the shards that will be read, of all inputs; by default all.
     workspace : Workspace or None
         The workspace whose scans are used.
@@ -298,7 +298,8 @@ class PackedRows:
         try:
             with _reading(place):
                 release = layout.hold(shard.files)
-                if self._digests and number not in self._compared and not self._scanned(number):
+                compares = self._digests or isinstance(shard, Column)
+                if compares and number not in self._compared and not self._scanned(number):
                     for entry in shard.files:
                         layout.check_digest(entry)
                     self._compared.add(number)
@@ -386,7 +387,7 @@ def _reading(place: _StoredPart) -> Iterator[None]:
 
 
 def read_column(path: Path, manifest: Manifest, name: str) -> Any:
-    """Return all values of one field of a packed dataset. Digests are not compared.
+    """Return all values of one field of a packed dataset. The digests of shards are not compared.
 
     Returns
     -------

@@ -77,8 +77,8 @@ class ShardPool:
     ----------
     layout : Layout
     verify : {"off", "size", "digest"}
-        ``"size"`` compares every file's size with the manifest now. ``"digest"`` also compares its SHA-256, once per
-        process, before a shard, column or file of the index is first opened.
+        ``"size"`` compares every file's size with the manifest now, and the SHA-256 of a column or a file of the index
+        before it is first opened. ``"digest"`` also compares the SHA-256 of shards before they are first opened.
     checksums : bool
         Whether to compare the format's own checksums.
 
@@ -100,6 +100,7 @@ class ShardPool:
         self._checksums = checksums
         self.manifest, self._manifest_stamp, self._stamps = _load(layout, verify)
         self.standing = self.manifest
+        self._verified: frozenset[int | str] = frozenset()
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
         self._restore()
@@ -111,12 +112,11 @@ class ShardPool:
         self._numbers = {column.field: shards + position for position, column in enumerate(columns)}
         self._beside = {*self._numbers, *self._joined}
         self._ends = np.cumsum([shard.samples for shard in self.manifest.shards], dtype=np.int64)
-        self._verified: set[int | str] = set()
         self._asks = False
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums")
+        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums", "_verified")
         return {name: vars(self)[name] for name in (*names, "_manifest_stamp", "_stamps", "_joined")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -135,11 +135,11 @@ class ShardPool:
         return other
 
     def open(self, number: int) -> ShardReader:
-        """Open a shard or column, after verifying it if `verify` is ``"digest"``."""
+        """Open a shard or column, after comparing its digests if `verify` asks for this."""
         shard = _part(self.standing, number)
         release = self.layout.hold(shard.files)
         try:
-            self._verify_once(number, shard.files)
+            self._verify_once(number, shard.files, "digest" if isinstance(shard, Shard) else "size")
             reader = open_shard(self.layout, self.standing, shard, checksums=self._checksums)
         except BaseException:
             release()
@@ -151,12 +151,15 @@ class ShardPool:
         """Return the file or folder of a shard or column."""
         return self.layout.shard(_part(self.standing, number), self.standing.format)
 
-    def _verify_once(self, what: int | str, entries: Iterable[FileEntry]) -> None:
-        """Compare the digests of a shard's or column's files, or of one file, if `verify` is ``"digest"``."""
-        if self._verify == "digest" and what not in self._verified:
+    def _verify_once(self, what: int | str, entries: Iterable[FileEntry], least: Verify) -> None:
+        """Compare the digests of a shard's or column's files, or of one file, if `verify` is `least` or more.
+
+        A copy of the pool in another process does not compare them again.
+        """
+        if VERIFIES.index(self._verify) >= VERIFIES.index(least) and what not in self._verified:
             for entry in entries:
                 self.layout.check_digest(entry)
-            self._verified.add(what)
+            self._verified |= {what}
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Copy row ``rows[i]`` of the dataset to ``out[field][at[i]]`` (`readers.formats.shards.ShardReader.read`)."""
@@ -324,7 +327,7 @@ class ShardPool:
             return None
         try:
             self.layout.require([entry])
-            self._verify_once(entry.name, [entry])
+            self._verify_once(entry.name, [entry], "size")
             values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
             self._check_opened([entry])
         except DatasetError as error:

@@ -44,7 +44,7 @@ def copy_part(
         opened[layout.root] = layout
         in_shards = {entry.name for shard in manifest.shards for entry in shard.files}
         layout.hold([entry for entry in manifest.entries if entry.name not in {*in_shards, CARD_NAME}])
-    dataset = BrowsedDataset(layout.root)
+    dataset = BrowsedDataset(layout.root, verify="digest")  # a wrong value would select a wrong sample
     rows = _select(dataset, choice)
     wanted = shards_of([shard.samples for shard in manifest.shards], rows)
     layout.hold([entry for number in wanted for entry in manifest.shards[number].files])

@@ -14,6 +14,7 @@ from packer.jobs.progress import without_values
 from packer.packed.rejects import parse_report
 from packer.recipe import Recipe
 from packer.recipe.command_line import changed_options
+from readers.formats.npy import map_npy
 from shardspec.entries import Counts, Generation, total
 from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
@@ -66,7 +67,8 @@ class Facts:
         schema, entry = self.manifest.schema, self.layout.find_index(self.manifest, "label")
         if entry is None or not self.layout.file(entry).exists():
             return {}
-        values = np.load(self.layout.file(entry), mmap_mode="r", allow_pickle=False)
+        self.layout.check_digest(entry)
+        values = map_npy(self.layout.file(entry), schema["label"].numpy_dtype, (self.manifest.samples,))
         numbers, counts = np.unique(values, return_counts=True)
         found = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
         named = {name: found.get(number, 0) for number, name in enumerate(schema["label"].classes or ())}
