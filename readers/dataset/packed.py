@@ -272,9 +272,9 @@ def open_dataset(
         Called with every sample, a dict; returns the changed sample. A transform with an attribute ``seeded = True``,
         like those of `readers.augment`, also gets a generator that is a function of seed, epoch and row.
     verify : {"size", "digest", "off"} or bool
-        ``"size"``: check now that every shard and column exists and has its size. ``"digest"``: also check their
-        SHA-256, and that of the index files, once per process, before each is first opened. True is ``"digest"``, False
-        is ``"off"``.
+        ``"size"``: check now that every shard and column exists and has its size, and check the SHA-256 of columns and
+        index files, once per process, before each is first used. ``"digest"``: also check that of shards. True is
+        ``"digest"``, False is ``"off"``.
     checksums : bool
         Whether the format's own checksums, if any, are checked at every read.
     decode : dict of str to DecodePlan, optional

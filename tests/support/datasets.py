@@ -4,6 +4,7 @@ Columns here hold *values*: an array (n, *shape) for a fixed field, a list of n 
 other.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,13 @@ def write_dataset(
 ) -> Manifest:
     """Write a dataset of decoded columns into `root` (see the module) and return its manifest."""
     return write_encoded(root, format, schema, encode(schema, columns), shard_rows=shard_rows)
+
+
+def manifest_document(root: Path) -> dict[str, Any]:
+    """The manifest as JSON, without its checksum, so that a changed one is read too."""
+    document: dict[str, Any] = json.loads(Layout(root).manifest.read_bytes())
+    del document["sha256"]
+    return document
 
 
 def open_shard(root: Path, manifest: Manifest, number: int = 0, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from shardspec.codecs import codec_for
 from shardspec.entries import total
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
-from support.datasets import open_shard, read_rows
+from support.datasets import manifest_document, open_shard, read_rows
 
 
 def fingerprints(root: Path) -> dict[str, str]:
@@ -22,7 +22,7 @@ def fingerprints(root: Path) -> dict[str, str]:
         if path.is_file():
             data = path.read_bytes()
             if path.name == "manifest.json":
-                document = json.loads(data)
+                document = manifest_document(root)
                 del document["wall_clock"]
                 data = json.dumps(document).encode()
             found[path.relative_to(root).as_posix()] = hashlib.sha256(data).hexdigest()

@@ -25,8 +25,7 @@ def small() -> dict[str, Any]:
     generation = Generation("build", ZEROS, {"size": 1}, {"numpy": "2"}, counts, (shard,))
     schema = Schema((Field("label", "fixed", "<i8", ()),))
     manifest = Manifest("lmdb", schema, (generation,), (FileEntry("index/label.npy", 5, ZEROS),), {"seconds": 1.5})
-    document: dict[str, Any] = json.loads(manifest.dumps())
-    return document
+    return manifest.to_json()
 
 
 def loads(document: Any) -> Manifest:
@@ -46,7 +45,7 @@ def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
 
 @given(manifests())
 def test_anyone_can_compute_the_digest_from_the_document(manifest: Manifest) -> None:
-    document = json.loads(manifest.dumps())
+    document = json.loads(json.dumps(manifest.to_json()))
     shards = [
         [entry["name"], entry["sha256"]]
         for generation in document["generations"]
@@ -89,7 +88,7 @@ def test_a_dataset_that_takes_the_place_of_another_keeps_its_digest() -> None:
 
 @given(st.data())
 def test_a_document_with_anything_anywhere_is_a_manifest_or_a_manifest_error(data: st.DataObject) -> None:
-    document = json.loads(data.draw(manifests()).dumps())
+    document = json.loads(json.dumps(data.draw(manifests()).to_json()))
     places = list(_places(document))
     path = data.draw(st.sampled_from(places))
     value = data.draw(json_values)

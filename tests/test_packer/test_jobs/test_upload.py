@@ -14,6 +14,7 @@ import pytest
 from botocore.session import Session
 from support.builds import QUIET, write_images
 from support.command import arguments, read_jsonl, run_packer
+from support.datasets import manifest_document
 from support.errors import raises
 from support.stores import BUCKET, StoreServer
 
@@ -59,7 +60,7 @@ def download(url: str, to: Path) -> dict[str, bytes]:
 
 def files(root: Path) -> dict[str, bytes]:
     found = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    manifest = json.loads(found["manifest.json"])
+    manifest = manifest_document(root)
     found["manifest.json"] = json.dumps({**manifest, "wall_clock": None}).encode()
     return found
 

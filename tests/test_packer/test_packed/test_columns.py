@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.command import REPOSITORY, environment, run_packer
-from support.datasets import face_schema, text, write_dataset
+from support.datasets import face_schema, manifest_document, text, write_dataset
 from support.errors import raises
 from support.fuzz import SEED
 from support.hooks import before_each
@@ -346,7 +346,7 @@ def test_a_damaged_column_is_found_and_replaced(tmp_path: Path) -> None:
 def craft(root: Path, change: Any) -> None:
     """Change the manifest of a dataset with one text column and one of numbers."""
     path = root / "manifest.json"
-    document = json.loads(path.read_bytes())
+    document = manifest_document(root)
     change(document, {column["field"]: column for column in document["columns"]})
     path.write_text(json.dumps(document), "utf-8")
 

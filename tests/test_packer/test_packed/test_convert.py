@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from support.builds import QUIET
 from support.command import run_packer, start_packer
-from support.datasets import assert_same, encode, every_kind_schema, values_for, write_dataset
+from support.datasets import assert_same, encode, every_kind_schema, manifest_document, values_for, write_dataset
 from support.listeners import Listener
 from support.packed_files import files_below, read_all, write_faces
 
@@ -30,7 +30,7 @@ from shardspec.manifest import Manifest
 
 def facts(root: Path) -> dict[str, Any]:
     """The manifest without the wall clock."""
-    document: dict[str, Any] = json.loads((root / "manifest.json").read_bytes())
+    document = manifest_document(root)
     del document["wall_clock"]
     return document
 

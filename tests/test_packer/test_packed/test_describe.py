@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.builds import QUIET, write_images
 from support.command import run_packer
+from support.datasets import manifest_document
 from support.errors import raises
 from support.packed_files import write_faces
 
@@ -129,7 +130,7 @@ def test_what_it_cannot_be_is_refused_and_changes_nothing(
 
 def test_a_manifest_that_says_it_wrongly_is_refused(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 3)
-    document = json.loads((tmp_path / "a/manifest.json").read_text())
+    document = manifest_document(tmp_path / "a")
     for about in (
         {},
         {"title": ""},

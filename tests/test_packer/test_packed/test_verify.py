@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.command import run_packer
-from support.datasets import face_schema, write_dataset
+from support.datasets import face_schema, manifest_document, write_dataset
 from support.errors import raises
 from support.packed_files import face_columns, read_all, write_faces
 
@@ -148,7 +149,7 @@ def test_an_index_that_says_something_else_than_the_shards_is_named(tmp_path: Pa
 
 def _accept_files(root: Path) -> None:
     """Give the manifest the digests of the files as they are, as a careless tool would."""
-    document = json.loads((root / "manifest.json").read_bytes())
+    document = manifest_document(root)
     entries = [e for g in document["generations"] for s in g["shards"] for e in s["files"]] + document["files"]
     for entry in entries:
         data = (root / entry["name"]).read_bytes()
@@ -172,7 +173,7 @@ def test_the_reports_are_counted(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layout.items.write_bytes(b'{"item": "a", "state": "packed"}\n' * 5 + b"no JSON\n")
     layout.rejects.write_bytes(b'{"kind": "item"}\n')
-    document = json.loads(layout.manifest.read_bytes())
+    document = manifest_document(tmp_path)
     document["files"] += [{"name": name, "bytes": 0, "sha256": "0" * 64} for name in ("items.jsonl", "rejects.jsonl")]
     layout.manifest.write_text(json.dumps(document))
     _accept_files(tmp_path)
@@ -183,9 +184,9 @@ def test_the_reports_are_counted(tmp_path: Path) -> None:
 
 
 def _edit(root: Path, old: str, new: str) -> None:
-    """Change the first occurrence of a text in the manifest."""
+    """Change the first occurrence of a text in the manifest, which loses its checksum."""
     path = Layout(root).manifest
-    text = path.read_text("utf-8")
+    text = re.sub(r'\n "sha256": .*', "", path.read_text("utf-8"), count=1)
     assert old in text
     path.write_text(text.replace(old, new, 1), "utf-8")
 
@@ -239,7 +240,7 @@ def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_format_that_is_not_known_is_an_error_of_the_manifest(tmp_path: Path) -> None:
     write_faces(tmp_path, 3)
-    document = json.loads((tmp_path / "manifest.json").read_bytes())
+    document = manifest_document(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({**document, "format": "zip"}))
     with raises(ManifestError, place="format", found="'zip'"):
         verify(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.crops import astronaut_crops, keys
-from support.datasets import assert_equal, every_kind_schema, fixed, picture, text, values_for, write_dataset
+from support.datasets import assert_equal, every_kind_schema, fixed, manifest_document, picture, text, values_for, write_dataset
 
 import readers
 from readers import open_dataset
@@ -119,7 +119,7 @@ print(tracemalloc.get_traced_memory()[1])
 def test_ten_million_samples_open_in_little_memory(tmp_path):
     schema = Schema((fixed("flag", "|b1"),))
     write_dataset(tmp_path / "d", "npy", schema, {"flag": np.zeros(1000, bool)}, shard_rows=10)
-    manifest = json.loads((tmp_path / "d" / "manifest.json").read_text())
+    manifest = manifest_document(tmp_path / "d")
     generation = manifest["generations"][0]
     for shard in generation["shards"]:
         shard["samples"] = 100_000

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.command import environment, run_packer
-from support.datasets import fixed, values_for, write_dataset
+from support.datasets import fixed, manifest_document, values_for, write_dataset
 from support.hooks import before_each
 
 import packer
@@ -132,7 +132,7 @@ def test_a_reader_that_opened_under_the_names_of_the_switch_reads_on_after_it(
 
 def rename_aside(out: Path) -> None:
     """Give all files of a dataset the names that they have while it takes the place of another."""
-    document = json.loads((out / "manifest.json").read_bytes())
+    document = manifest_document(out)
     shards = document["generations"][0]["shards"]
     entries = [*shards, *(entry for shard in shards for entry in shard["files"]), *document["files"]]
     for name in {entry["name"].split("/")[0] for shard in shards for entry in shard["files"]} | {
