@@ -6,7 +6,6 @@ builds of one plan differ only in these sections.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +16,7 @@ from shardspec.errors import ManifestError, Problems, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.schema import Field, Schema
+from shardspec.sealed import CHECKSUM, is_intact, seal
 from shardspec.wording import found_instead, shorten
 
 SPEC_VERSION = 1
@@ -25,9 +25,6 @@ MANIFEST_BYTES_MAX = 1 << 27
 """Largest size of ``manifest.json``, enough for 700,000 files."""
 SAMPLES_MAX = 1 << 40
 """Largest number of samples of a dataset."""
-_CHECKSUM = "sha256"
-_FIRST_LINES = re.compile(rb'\{\n "sha256": "[0-9a-f]{64}",\n')
-"""The start of a manifest with its checksum, which covers all bytes after it."""
 _FAR_OFF, _FAR_OFF_BYTES = 16, 1 << 24
 """A manifest is refused if the samples of a shard need more than `_FAR_OFF` times the shard's bytes plus
 `_FAR_OFF_BYTES`. The shard's reader finds smaller differences."""
@@ -156,9 +153,7 @@ class Manifest:
         ManifestError
             If readers would not accept so many bytes.
         """
-        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        body = text.encode().removeprefix(b"{\n")
-        data = f'{{\n "{_CHECKSUM}": "{hashlib.sha256(body).hexdigest()}",\n'.encode() + body
+        data = seal(json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         if len(data) > MANIFEST_BYTES_MAX:
             raise ManifestError(
                 expected=f"a manifest of at most {MANIFEST_BYTES_MAX} bytes", found=len(data), hint="take larger shards"
@@ -239,24 +234,18 @@ class Manifest:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"expected a JSON document, {found_instead(error)}", place=where) from error
-        if isinstance(document, dict) and _CHECKSUM in document:
-            _check_bytes(data, document.pop(_CHECKSUM), where)
+        if isinstance(document, dict) and CHECKSUM in document:
+            expected = document.pop(CHECKSUM)
+            if not is_intact(data, expected):
+                raise ManifestError(
+                    f"damaged, or edited by hand: expected the SHA-256 {shorten(expected)} of its first line, found another",
+                    place=where,
+                    hint="restore it from a copy; if you edited it, delete that line",
+                )
         try:
             return cls.from_json(document, where)
         except SchemaError as error:
             raise ManifestError(error, place=where) from error
-
-
-def _check_bytes(data: bytes, expected: Any, where: str) -> None:
-    """Check the bytes of a manifest by its checksum."""
-    first = _FIRST_LINES.match(data)
-    found = "" if first is None else hashlib.sha256(memoryview(data)[first.end() :]).hexdigest()
-    if found != expected:
-        raise ManifestError(
-            f"damaged, or edited by hand: expected the SHA-256 {shorten(expected)} of its first line, found another",
-            place=where,
-            hint="restore it from a copy; if you edited it, delete that line",
-        )
 
 
 def _digests(parts: Iterable[Shard | Column]) -> list[list[str]]:

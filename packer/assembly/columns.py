@@ -1,6 +1,5 @@
 """Write columns: fields stored outside the shards. A column becomes part of the dataset when the manifest lists it."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from packer.assembly.plan import BATCH_ROWS, shard_size
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.card import refresh_card
-from packer.workspace.durable import fsync_folder, fsync_tree, remove_tree, write_durably
+from packer.workspace.durable import fsync_folder, fsync_tree, read_record, remove_tree, write_durably, write_record
 from packer.workspace.replacement import COLUMN_DIGITS, FieldColumn, sweep_columns
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
@@ -85,7 +84,7 @@ def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, f
             carry = partial(_carried, source, field, kept, further)
             lengths = _lengths(field, () if field.is_fixed else carry())
             columns[place], _ = _write_batches(workspace.columns, field, lengths, len(kept) + further, carry())
-    write_durably(workspace.column_entries, json.dumps([column.to_json() for column in columns]).encode())
+    write_record(workspace.column_entries, {"columns": [column.to_json() for column in columns]})
 
 
 def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> Iterator[Any]:
@@ -105,7 +104,7 @@ def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColum
     """Return the columns that `carry_columns` recorded."""
     if not workspace.column_entries.exists():
         return []
-    found = (Column.from_json(one, Problems()) for one in json.loads(workspace.column_entries.read_bytes()))
+    found = (Column.from_json(one, Problems()) for one in read_record(workspace.column_entries)["columns"])
     return [FieldColumn(manifest.schema[column.field], column) for column in found if column is not None]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import weakref
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from packer.assembly.plan import Lengths, compact
 from packer.assembly.schemas import Adapt, adapter, unite_schemas
 from packer.workspace import Workspace
-from packer.workspace.durable import publish
+from packer.workspace.durable import damaged, publish
 from readers.formats.mapping import let_go_of_pages
 from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
@@ -34,6 +35,9 @@ _PASSED_BYTES = 64 * 10**6
 Shards that were not read during the last `_IDLE` releases are closed, because the lengths of their rows take memory."""
 
 _IDLE = 8
+
+_SUM_BYTES = 4
+"""Bytes of the CRC-32 in front of the lengths in a scan."""
 
 _AROUND_BYTES = 1 << 16
 """Bytes that the system maps around a single row."""
@@ -153,10 +157,10 @@ class PackedRows:
         """Compare a shard's digest with the manifest, and record the lengths of its values in the workspace."""
         assert self._workspace is not None
         path = self._workspace.scan(number)
-        lengths = self._lengths(number)
+        lengths = self._lengths(number).astype("<i8").tobytes()
         attempt = self._workspace.attempt(path)
         with attempt.open("xb") as file:
-            np.save(file, lengths, allow_pickle=False)
+            file.write(zlib.crc32(lengths).to_bytes(_SUM_BYTES, "little") + lengths)
             file.flush()
             os.fsync(file.fileno())
         publish(attempt, path)
@@ -267,8 +271,11 @@ class PackedRows:
         """Return the encoded sizes of a shard's values of variable size, (rows, fields)."""
         if self._scanned(number):
             assert self._workspace is not None
-            scanned: npt.NDArray[np.int64] = np.load(self._workspace.scan(number), allow_pickle=False)
-            return scanned
+            path = self._workspace.scan(number)
+            data = path.read_bytes()
+            if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "little") != data[:_SUM_BYTES]:
+                raise damaged(path)
+            return np.frombuffer(data, "<i8", offset=_SUM_BYTES).reshape(-1, len(self._varying))
         table = np.zeros((self._places[number].part.samples, len(self._varying)), np.int64)
         if number in self._unread:
             return table

@@ -4,7 +4,6 @@ The rows come from the parts of a build, from packed datasets, or from both for 
 """
 
 import itertools
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,11 @@ import numpy.typing as npt
 from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
-from packer.workspace.durable import fsync_file, fsync_tree, write_durably, writing
+from packer.workspace.durable import damaged, fsync_file, fsync_tree, read_record, write_record, writing
 from shardspec.columns import Columns, IntArray, allocate
+from shardspec.entries import FileEntry, read_entries
+from shardspec.errors import Problems
+from shardspec.layout import sha256_file
 from shardspec.registry import ImportTarget, resolve
 from shardspec.schema import Schema
 
@@ -102,8 +104,10 @@ class ShardPlan:
     key : str
         Unique name of the folder in which the shards are written. Even a plan for the same rows gets another key,
         because a repeated task may produce other rows.
-    shuffled : bool
-        Whether the stored order differs from that of the source.
+    order_digest : str
+        SHA-256 of the file of the stored order; empty if the order is that of the source.
+    files : tuple of FileEntry
+        Finished files of the dataset that belong to no shard, below `Workspace.final`.
     """
 
     rows: Mapping[str, Any]
@@ -113,7 +117,8 @@ class ShardPlan:
     workspace: Workspace
     first: int = 0
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
-    shuffled: bool = False
+    order_digest: str = ""
+    files: tuple[FileEntry, ...] = ()
 
     @cached_property
     def source(self) -> RowSource:
@@ -123,7 +128,13 @@ class ShardPlan:
     @cached_property
     def order(self) -> IntArray | None:
         """Stored order, or None for the source's order."""
-        return np.load(self.workspace.promised(self.workspace.order), mmap_mode="r") if self.shuffled else None
+        if not self.order_digest:
+            return None
+        path = self.workspace.promised(self.workspace.order)
+        if not path.exists() or sha256_file(path) != self.order_digest:
+            raise damaged(path)
+        order: IntArray = np.load(path, mmap_mode="r")
+        return order
 
     def shard_name(self, number: int) -> str:
         """Return the name of a shard."""
@@ -145,20 +156,22 @@ class ShardPlan:
     def save(self) -> None:
         """Write the plan, and flush it together with the order, reports and index. A resume then starts with the shards."""
         fsync_tree(self.workspace.final)
-        if self.workspace.order.exists():
+        if self.order_digest:
             fsync_file(self.workspace.order)
-        sizes = [vars(size) for size in self.sizes]
-        rows, cuts = dict(self.rows), list(self.cuts)
-        document = {"rows": rows, "format": self.format, "cuts": cuts, "sizes": sizes, "first": self.first}
-        document |= {"key": self.key, "shuffled": self.shuffled}
-        write_durably(self.workspace.assembly, json.dumps(document).encode())
+        document = {name: value for name, value in vars(self).items() if name in _SAVED}
+        document |= {"sizes": [vars(size) for size in self.sizes], "files": [entry.to_json() for entry in self.files]}
+        write_record(self.workspace.assembly, document)
 
     @classmethod
     def load(cls, workspace: Workspace) -> "ShardPlan":
         """Read the plan of a workspace."""
-        document = json.loads(workspace.promised(workspace.assembly).read_bytes())
+        document = read_record(workspace.promised(workspace.assembly))
         sizes = tuple(ShardSize(**size) for size in document.pop("sizes"))
-        return cls(cuts=tuple(document.pop("cuts")), sizes=sizes, workspace=workspace, **document)
+        files = read_entries(FileEntry, document.pop("files"), "files", Problems())
+        return cls(cuts=tuple(document.pop("cuts")), sizes=sizes, files=files, workspace=workspace, **document)
+
+
+_SAVED = ("rows", "format", "cuts", "first", "key", "order_digest")
 
 
 class Piece(NamedTuple):
@@ -203,11 +216,13 @@ def plan_assembly(
     for start, stop in itertools.pairwise(cuts):
         at = slice(start, stop) if order is None else order[start:stop]
         sizes.append(shard_size(source.schema, {name: values[at] for name, values in lengths.items()}, stop - start))
+    digest = ""
     if order is not None:
         temporary = workspace.order.with_name("order.partial.npy")
         np.save(temporary, order)
         temporary.replace(workspace.order)
-    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, shuffled=order is not None)
+        digest = sha256_file(workspace.order)
+    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, order_digest=digest)
 
 
 class PlannedShards:

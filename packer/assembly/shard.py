@@ -6,7 +6,6 @@ coordinating process moves published files into the dataset's folder (`place_sha
 the name remains taken.
 """
 
-import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import fsync_tree, publish_folder, remove_tree, write_durably
+from packer.workspace.durable import fsync_tree, publish_folder, read_record, remove_tree, write_record
 from packer.workspace.paths import RECORD_NAME, temporary_path
 from shardspec.columns import Columns
 from shardspec.entries import Shard
@@ -68,12 +67,11 @@ def write_shard(
 
 
 def published_shard(published: Path) -> Shard | None:
-    """Return the manifest entry of a published shard, or None if it was not published."""
+    """Return the manifest entry of a published shard, or None if it was not published or its record is damaged."""
     try:
-        document = json.loads((published / RECORD_NAME).read_bytes())
-    except FileNotFoundError:
+        return Shard.from_json(read_record(published / RECORD_NAME), Problems())
+    except (FileNotFoundError, BuildError):
         return None
-    return Shard.from_json(document, Problems())
 
 
 def place_shard(root: Path, published: Path) -> Shard | None:
@@ -109,7 +107,7 @@ def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize
         files = tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
         flushed.result()
     shard = Shard(name, size.samples, block_rows, files)
-    write_durably(folder / RECORD_NAME, json.dumps(shard.to_json()).encode())
+    write_record(folder / RECORD_NAME, shard.to_json())
     return shard
 
 

@@ -24,7 +24,7 @@ from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.base import Listing, Source
-from packer.sources.item import PACKED_ROW, Item
+from packer.sources.item import PACKED_ROW, Item, sum_lines
 from packer.steps.chain import Step, StepResources, check_steps
 from packer.workspace import Workspace
 from packer.workspace.folder import refuse_files
@@ -209,7 +209,7 @@ def _pack(
     space.create()
     items = [item._replace(index=index) for index, item in enumerate(items)]
     small, lines = make_plan(recipe, plan.runtime, Listing(items, classes=dict(plan.classes), arrays=plan.arrays))
-    small = replace(small, tasks=[Task(0, len(items), 0)])
+    small = replace(small, tasks=[Task(0, len(items), 0, sum_lines(lines))])
     space.create_results(1)
     space.items.write_text("".join(lines), "ascii")
     ended: list[int] = []

@@ -1,6 +1,5 @@
 """The counts of a build, and the generations and history of its dataset, for the manifest."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from packer.builds.update.compare import Comparison
 from packer.jobs.plan import Contents, Made
 from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
-from packer.workspace.durable import write_durably
+from packer.workspace.durable import read_record, write_record
 from shardspec.entries import Counts, Generation, total
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout
@@ -62,12 +61,12 @@ class BuildTotals:
 
     def save(self, space: Workspace) -> None:
         """Write the totals to the workspace."""
-        write_durably(space.counts, json.dumps({**asdict(self), "counts": self.counts.to_json()}).encode())
+        write_record(space.counts, {**asdict(self), "counts": self.counts.to_json()})
 
     @classmethod
     def load(cls, space: Workspace) -> "BuildTotals":
         """Read the totals from the workspace."""
-        found: dict[str, Any] = json.loads(space.counts.read_bytes())
+        found = read_record(space.counts)
         tracks = found.pop("broken_tracks")
         tracks = None if tracks is None else BrokenTracks(**tracks)
         return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)

@@ -1,6 +1,5 @@
 """The work of a build: run the steps on items and write parts, then write shards."""
 
-import json
 import os
 import re
 import time
@@ -12,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from packer.assembly.plan import PlannedShards
 from packer.builds.parts.part import PackedItem, Part, PartWriter
@@ -30,7 +29,7 @@ from packer.steps.plain import PlainImages, keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
-from packer.workspace.durable import write_durably, writing
+from packer.workspace.durable import read_record, write_record, writing
 from packer.workspace.machines import first_machine, machine_kind
 from packer.workspace.shared_files import reading
 from shardspec.errors import BuildError, CodecError, MissingDependencyError, SchemaError, system_reason
@@ -76,7 +75,7 @@ class BuildWork:
         self._plain: PlainImages | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
-        self._items: TextIO | None = None
+        self._items: BinaryIO | None = None
         self._fetcher: Fetcher | None = None
 
     @classmethod
@@ -118,7 +117,7 @@ class BuildWork:
             task = self.plan.tasks[unit.number]
             with reading():
                 if self._items is None:  # kept open: on a shared file system each opening takes time
-                    self._items = self.workspace.items.open(encoding="ascii")
+                    self._items = self.workspace.items.open("rb")
                 items = list(items_of(self._items, *task))
             if unit.do == "item":
                 target = self.workspace.item_part(unit.number, unit.item)
@@ -334,7 +333,7 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
         digests = [item_digest(item) for item in items if match[2] is None or item.index == int(match[2])]
         target = space.kept / f"{uuid.uuid4().hex}.part"
         record = {"terms": plan.terms, "machine": machine, "items": digests}
-        write_durably(target.with_suffix(_RECORD), json.dumps(record).encode())
+        write_record(target.with_suffix(_RECORD), record)
         os.replace(path, target)
 
 
@@ -346,7 +345,7 @@ class KeptItems:
         self._open = lru_cache(maxsize=8)(Part)
         terms, machine = plan.terms, machine_kind()
         for record in sorted(space.kept.glob(f"*{_RECORD}")) if space.kept.is_dir() else ():
-            document, path = json.loads(record.read_bytes()), record.with_suffix(".part")
+            document, path = read_record(record), record.with_suffix(".part")
             if (document["terms"], document["machine"]) == (terms, machine) and path.exists():
                 self._places |= {digest: (path, place) for place, digest in enumerate(document["items"])}
 

@@ -1,6 +1,5 @@
 """``packer.work``: an agent that works on a submitted build, together with other agents on any hosts."""
 
-import json
 import os
 import signal
 import threading
@@ -27,7 +26,7 @@ from packer.recipe.options import BuildOptions
 from packer.sources.item import item_name
 from packer.workspace import Workspace
 from packer.workspace.agents import Claims, count_blocks, describe_closed, read_terms
-from packer.workspace.durable import writing
+from packer.workspace.durable import read_record, writing
 from packer.workspace.folder import committed, output_folder
 from packer.workspace.leases import Agent, Lease, Observer
 from packer.workspace.machines import enter_plan
@@ -140,7 +139,7 @@ def _end_with_input() -> None:
 
 def _read_plan(space: Workspace) -> dict[str, Any] | None:
     try:
-        document: dict[str, Any] = json.loads(space.plan.read_bytes())
+        document = read_record(space.plan)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if document["kind"] != "build":

@@ -1,6 +1,5 @@
 """``packer.status``: progress, agents and rejects of a build, read from its working folder."""
 
-import json
 import os
 import shlex
 import time
@@ -17,6 +16,7 @@ from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
 from packer.workspace import Workspace
 from packer.workspace.agents import describe_closed, read_terms
+from packer.workspace.durable import read_record
 from packer.workspace.leases import Agent, is_running, read_agents, record_of
 from packer.workspace.shared_files import host
 from shardspec.entries import total
@@ -225,12 +225,12 @@ def read_status(space: Workspace) -> StatusReport:
     if space.reasons.exists():
         return StatusReport(space.out, NOTHING_PACKED, **more)
     try:
-        document = json.loads(space.plan.read_bytes())
-    except (OSError, ValueError):
+        document = read_record(space.plan)
+    except OSError:
         return StatusReport(space.out, "listing", **more)
     space = space.of_plan(str(document.get("fingerprint", "")))
     tasks, shards = Tasks.from_json(document.get("tasks", [])), _count_shards(space)
-    journal = [line for line in space.read_journal() if isinstance(line, dict)]
+    journal = list(space.read_journal())
     lines = {line["number"]: line for line in journal if line.get("did") in ("task", "join")}
     numbers = set(range(len(tasks))) if shards else set(_tasks_with_parts(space))
     done = [lines[number] for number in sorted(numbers & lines.keys())]
@@ -296,8 +296,8 @@ def _tasks_with_parts(space: Workspace) -> list[int]:
 
 def _count_shards(space: Workspace) -> int:
     try:
-        return len(json.loads(space.assembly.read_bytes())["sizes"])
-    except (OSError, ValueError, KeyError):
+        return len(read_record(space.assembly)["sizes"])
+    except OSError:
         return 0
 
 

@@ -5,7 +5,6 @@ number. On standard output, the process reports in JSON lines when it is ready, 
 is processed. The process ends when its standard input ends.
 """
 
-import json
 import socket
 import sys
 import threading
@@ -17,6 +16,7 @@ from packer.recipe import Recipe
 from packer.steps.faces.search import make_detector
 from packer.vision.detect.remote import DetectorServer, take_over
 from packer.workspace import Workspace
+from packer.workspace.durable import read_record
 
 
 def main(workspace: Path) -> None:
@@ -30,7 +30,7 @@ def main(workspace: Path) -> None:
 
         server = DetectorServer(announce)
         listen(partial(_attach_workers, socket.socket(fileno=requests), server))
-        plan = json.loads(Workspace(workspace).plan.read_bytes())
+        plan = read_record(Workspace(workspace).plan)
         detector = make_detector(Recipe.from_options(plan["recipe"]))
         send(answers, event="ready")
         with one_thread():

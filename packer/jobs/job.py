@@ -1,6 +1,5 @@
 """Run a job: find it finished, start or resume it, run its tasks, write the shards, and commit the dataset."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.agents import open_to_agents
 from packer.workspace.card import CARD_KEPT, is_card_kept
-from packer.workspace.durable import write_durably, writing
+from packer.workspace.durable import write_record, writing
 from packer.workspace.folder import give_up_replacing, locked
 from packer.workspace.lock import FolderLock
 from packer.workspace.replacement import commit, make_manifest
@@ -154,7 +153,7 @@ class Job:
                         done = {path.name for path in space.part_files()}
                         open_to_agents(space, terms, len(self.plan.tasks), lambda n: space.part(n).name in done)
                     noted = submit()
-                    write_durably(space.array, json.dumps({**terms, **noted}).encode())
+                    write_record(space.array, {**terms, **noted})
                     return None
         return JobResult(self._place, made, resumed=True, found_finished=True)
 
@@ -225,7 +224,9 @@ class Job:
         generations = _assign_shards(contents.generations, assembly.cuts, shards)
         schema = assembly.source.schema
         columns, about = contents.columns, contents.about
-        manifest = make_manifest(self.workspace, assembly.format, schema, generations, wall_clock, columns, about)
+        manifest = make_manifest(
+            self.workspace, assembly.format, schema, generations, assembly.files, wall_clock, columns, about
+        )
         if is_card_kept(Layout(self.workspace.final)):
             self._listener.on_message(CARD_KEPT)
         if self._upload is None:

@@ -31,7 +31,9 @@ OnItem = Callable[[str, int, int, str], None]
 
 
 class Task(NamedTuple):
-    """Items ``start`` to ``stop`` (exclusive); ``offset`` is the place of the first line in the plan's items file.
+    """Items ``start`` to ``stop`` (exclusive).
+
+    ``offset`` is the place of the first line in the plan's items file, and ``sum`` the CRC-32 of all their lines.
 
     In a job over packed datasets, the items are the shards that it reads, one for each task.
     """
@@ -39,6 +41,10 @@ class Task(NamedTuple):
     start: int
     stop: int
     offset: int
+    sum: int = 0
+
+
+_NUMBERS = len(Task._fields)
 
 
 class Tasks(Sequence[Task]):
@@ -51,10 +57,10 @@ class Tasks(Sequence[Task]):
 
     def append(self, task: Sequence[int]) -> None:
         """Append a task."""
-        self._numbers.extend(task)
+        self._numbers.extend(Task(*task))
 
     def __len__(self) -> int:
-        return len(self._numbers) // 3
+        return len(self._numbers) // _NUMBERS
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -63,8 +69,8 @@ class Tasks(Sequence[Task]):
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
             return Tasks(self[number] for number in range(len(self))[index])
-        at = 3 * range(len(self))[index]
-        return Task(*self._numbers[at : at + 3])
+        at = _NUMBERS * range(len(self))[index]
+        return Task(*self._numbers[at : at + _NUMBERS])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -75,7 +81,7 @@ class Tasks(Sequence[Task]):
         return f"Tasks({list(self)})"
 
     def to_json(self) -> list[int]:
-        """Return three numbers for each task."""
+        """Return the numbers of each task."""
         return self._numbers.tolist()
 
     @classmethod

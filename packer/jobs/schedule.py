@@ -207,7 +207,7 @@ class Schedule:
         return "it is done again"
 
     def _narrow(self, task: int) -> None:
-        start, stop, _ = self._tasks[task]
+        start, stop, *_ = self._tasks[task]
         self._items_left[task] = stop - start
         for item in reversed(range(start, stop)):
             self._again(Unit("item", task, item))
@@ -225,7 +225,7 @@ class Schedule:
     def _verdicts_of(self, unit: Unit) -> dict[int, tuple[str, str]]:
         if not unit.has_items:
             return {}
-        start, stop, _ = self._tasks[unit.number]
+        start, stop, *_ = self._tasks[unit.number]
         return {item: why for item, why in self._verdicts.items() if start <= item < stop}
 
 

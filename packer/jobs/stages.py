@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 
 from packer.assembly.plan import ShardPlan, open_rows, plan_assembly, write_index
@@ -16,7 +17,8 @@ from packer.recipe.engines import ENGINES, Team, count_workers, has_core_to_spar
 from packer.recipe.options import BuildOptions
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.durable import fsync_folder
+from packer.workspace.durable import check_files, fsync_folder
+from packer.workspace.replacement import describe_final
 from packer.workspace.shared_files import map_files
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
@@ -218,6 +220,7 @@ def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> Shard
         write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
     for folder in space.part_folders():  # no task runs again from here on, so the names of the parts must be durable
         fsync_folder(folder)
+    assembly = replace(assembly, files=describe_final(space))
     assembly.save()
     return assembly
 
@@ -231,7 +234,17 @@ def assemble_shards(
     place = partial(place_shard, root) if upload is None else upload.place
     shards: dict[int, Shard] = {}
     plan.staging.mkdir(exist_ok=True)
-    placed = map_files(root, lambda number: place(plan.published(number)), range(count))
+
+    def find(number: int) -> Shard | None:
+        """Return a shard that an earlier call finished, unless its files have been damaged since."""
+        shard = place(plan.published(number))
+        with suppress(BuildError):
+            if shard is not None and upload is None:  # the uploaded files are gone
+                check_files(root, shard.files)
+            return shard
+        return None
+
+    placed = map_files(root, find, range(count))
     for number, shard in enumerate(placed):
         if shard is not None:
             shards[number] = shard

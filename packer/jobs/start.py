@@ -10,13 +10,14 @@ from packer.jobs.upload import Upload
 from packer.workspace import Workspace, append_line
 from packer.workspace.agents import close_to_agents
 from packer.workspace.disk_list import Reiterable
-from packer.workspace.durable import write_durably, write_if_changed
+from packer.workspace.durable import read_record, write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, prepare_folder, prepare_update
 from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.replacement import finish_replacement
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
+from shardspec.sealed import seal
 from shardspec.wording import counted
 
 
@@ -106,7 +107,7 @@ class JobStart:
         replaced = finish_replacement(space)
         manifest = committed(self._layout)
         if not replaced and begun_on(space, manifest) and not overwrite:
-            self._refuse_other_plan(json.loads(space.plan.read_bytes()))
+            self._refuse_other_plan(read_record(space.plan))
         why = "" if manifest is None else counted(manifest.samples, "sample")
         remedy = "" if manifest is None else self._plan.resumption.advise(manifest)
         reopen = close_to_agents(space, self._on_message)
@@ -132,7 +133,7 @@ class JobStart:
             else f"made by another plan: {plan.resumption.describe_made(self._layout, manifest)}"
         )
         if begun:
-            old = json.loads(space.plan.read_bytes())
+            old = read_record(space.plan)
             same = old["fingerprint"] == plan.fingerprint
             if same and (manifest is None or overwrite):
                 self._resume()
@@ -161,7 +162,7 @@ class JobStart:
         space = self._space
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
-            old = json.loads(space.plan.read_bytes())
+            old = read_record(space.plan)
             if begun_on(space, base) and old["fingerprint"] == self._plan.fingerprint:
                 self._resume()
                 return
@@ -222,5 +223,5 @@ class JobStart:
             lines = self._plan.take_item_lines()
             write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
             self._wrote_items = True
-        write_if_changed(self._space.plan, [json.dumps({**self._plan.to_json(), MADE_ON: here()}).encode()])
+        write_if_changed(self._space.plan, [seal(json.dumps({**self._plan.to_json(), MADE_ON: here()}))])
         append_line(self._space.journal, {"did": "session"})

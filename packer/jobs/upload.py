@@ -13,7 +13,7 @@ from packer.assembly.shard import published_shard
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.transfers import Transfers
 from packer.workspace import Workspace
-from packer.workspace.durable import write_durably
+from packer.workspace.durable import read_record, write_record
 from packer.workspace.folder import remove_shards
 from packer.workspace.replacement import set_aside, unused_prefix
 from packer.workspace.shared_files import host
@@ -125,7 +125,7 @@ class Upload:
         if state.get("url") != self.url or self._read_mark().get("id") != state["id"]:
             remove_shards(space)
             state = {"url": self.url, "id": uuid.uuid4().hex, **self._find_prefixes()}
-            write_durably(space.upload, json.dumps(state).encode())
+            write_record(space.upload, state)
         else:
             with suppress(StoreError):  # some servers do not have this request, and some users not the permission
                 self._store.abort_uploads(_OURS.match)  # of a process that was killed: invisible, and paid for
@@ -190,7 +190,7 @@ class Upload:
                 stage.advance(size=file.entry.bytes)
         manifest = replace(set_aside(manifest, self._record["shards"]), files=manifest.files)
         state = {**self._record, "manifest": manifest.dumps().decode()}
-        write_durably(space.upload, json.dumps(state).encode())
+        write_record(space.upload, state)
         if not self.finish(space) or self.manifest is None:
             raise BuildLockedError(
                 "another build has begun to upload to the same place: this build stops", place=self.url
@@ -266,7 +266,7 @@ class Upload:
     def _state(self, space: Workspace) -> dict[str, Any]:
         """Return what the workspace has recorded about its upload: place, identity, and in the end the manifest."""
         try:
-            return dict(json.loads(space.upload.read_bytes()))
+            return read_record(space.upload)
         except FileNotFoundError:
             return {}
 

@@ -16,6 +16,7 @@ from packer.builds.reports import checked_lines
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
 from packer.workspace import Workspace
+from packer.workspace.durable import read_record
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError
@@ -275,10 +276,8 @@ def _add(kinds: dict[tuple[str, str], RejectKind], item: str, step: str, reason:
 
 def planned(layout: Layout) -> dict[str, Any]:
     """Return the plan of an unfinished build, or nothing if there is none."""
-    plan: Any = None
-    with suppress(OSError, ValueError):
-        plan = json.loads(Workspace(layout.build).plan.read_bytes())
-    return plan if isinstance(plan, dict) else {}
+    plan = Workspace(layout.build).plan
+    return read_record(plan) if plan.exists() else {}
 
 
 def _as_json_lines(rows: list[dict[str, str]]) -> bytes:

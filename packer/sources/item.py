@@ -2,16 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.folders.frames import Frames, FramesState
 from packer.vision.media import IMAGE, VIDEO, Medium, medium_of
 from packer.workspace.disk_list import DiskList
-from packer.workspace.durable import line_encoder
+from packer.workspace.durable import damaged, line_encoder
 from shardspec.layout import is_url
 
 ALSO = "also"
@@ -233,23 +234,40 @@ def item_list() -> DiskList[Item]:
     return DiskList(Item.pack, Item.unpack)
 
 
-def read_items(path: Path, start: int, stop: int, offset: int) -> Iterator[Item]:
-    """Read the items `start` to `stop` (exclusive) of a plan's items file. The first line begins at byte `offset`."""
-    with path.open(encoding="ascii") as file:
-        yield from items_of(file, start, stop, offset)
+def read_items(path: Path, start: int, stop: int, offset: int, expected: int) -> Iterator[Item]:
+    """Read the items `start` to `stop` (exclusive) of a plan's items file.
+
+    Parameters
+    ----------
+    offset : int
+        The byte at which the first line begins.
+    expected : int
+        The checksum of the lines (`sum_lines`).
+
+    Raises
+    ------
+    BuildError
+        If the checksum differs.
+    """
+    with path.open("rb") as file:
+        yield from items_of(file, start, stop, offset, expected)
 
 
-def items_of(file: TextIO, start: int, stop: int, offset: int) -> Iterator[Item]:
+def items_of(file: BinaryIO, start: int, stop: int, offset: int, expected: int) -> Iterator[Item]:
     """Read items of an open items file of a plan, like `read_items`."""
     file.seek(offset)
-    while start < stop:
-        lines = list(islice(iter(file.readline, ""), min(_PARSED, stop - start)))
-        if not lines:
-            raise ValueError(f"expected a line of item {start}, found the end of the file")
-        yield from map(Item.unpack, json.loads(f"[{','.join(lines)}]"))
-        start += len(lines)
+    lines = list(islice(file, stop - start))
+    if zlib.crc32(b"".join(lines)) != expected:
+        raise damaged(Path(file.name))
+    for first in range(0, len(lines), _PARSED):
+        yield from map(Item.unpack, json.loads(b"[%b]" % b",".join(lines[first : first + _PARSED])))
 
 
-def item_name(path: Path, task: tuple[int, int, int], index: int) -> str:
-    """Return the name of an item of a task. The task is ``(start, stop, offset)`` as in `read_items`."""
+def sum_lines(lines: Iterable[str], before: int = 0) -> int:
+    """Return the checksum of lines of an items file, given that of the lines before them."""
+    return zlib.crc32("".join(lines).encode("ascii"), before)
+
+
+def item_name(path: Path, task: tuple[int, int, int, int], index: int) -> str:
+    """Return the name of an item of a task. The task has the numbers that `read_items` takes."""
     return next(item.name for item in read_items(path, *task) if item.index == index)

@@ -6,7 +6,6 @@ A finished job has the file ``KIND-NUMBER.done``. If an agent's lease has expire
 agent makes the next attempt. Claims need no lock, no link and no clock.
 """
 
-import json
 import os
 import re
 import time
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packer.workspace.durable import write_durably
+from packer.workspace.durable import read_record, write_record
 from packer.workspace.leases import Agent, Observer
 from packer.workspace.paths import Workspace
 from packer.workspace.shared_files import host
@@ -179,16 +178,12 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
     for block in range(count_blocks(tasks)):
         if all(map(is_done, range(block * size, min(tasks, (block + 1) * size)))):
             claims.finish(block)
-    write_durably(space.array, json.dumps(dict(terms)).encode())
+    write_record(space.array, terms)
 
 
 def read_terms(space: Workspace) -> dict[str, Any] | None:
     """Return the options for agents that `open_to_agents` wrote; None if the build is not open to agents."""
-    try:
-        terms = json.loads(space.array.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return terms if isinstance(terms, dict) else None
+    return read_record(space.array) if space.array.exists() else None
 
 
 def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[], None]:
@@ -210,7 +205,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
 
     def reopen() -> None:
         if terms is not None and space.array.exists():
-            write_durably(space.array, json.dumps(terms).encode())
+            write_record(space.array, terms)
 
     if terms is None and not space.agents.exists():
         return reopen
@@ -218,7 +213,7 @@ def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[]
     _wait(space, observer, say)
     if terms is not None:
         here = {"host": host(), "pid": os.getpid(), "since_s": round(time.time(), 3)}
-        write_durably(space.array, json.dumps({**terms, "closed": here}).encode())
+        write_record(space.array, {**terms, "closed": here})
         try:  # an agent may have started before the build was closed; later ones find it closed
             _wait(space, observer, say)
         except BaseException:

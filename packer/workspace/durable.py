@@ -1,17 +1,31 @@
-"""Durable files, which after a crash at any moment are complete or absent, and files of JSON lines."""
+"""Durable files, which after a crash at any moment are complete or absent, and files of JSON lines.
+
+The files of an unfinished build have checksums, so that a damaged one is an error and not part of the dataset.
+"""
 
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from json import encoder
 from pathlib import Path
 from typing import Any
 
 from shardspec.columns import Buffer
-from shardspec.errors import BuildError, ShardspecError, system_reason
+from shardspec.entries import FileEntry
+from shardspec.errors import BuildError, DatasetError, ShardspecError, system_reason
+from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout
+from shardspec.manifest import Manifest
+from shardspec.sealed import CHECKSUM, is_intact, seal
+from shardspec.wording import program
+
+_SUM = "crc"
+"""Key of the checksum of a line."""
+_RESULTS = ("parts", "scans", "kept")
+"""Folders with the results of single tasks."""
 
 
 @contextmanager
@@ -61,6 +75,67 @@ def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
             return all(file.read(len(piece)) == piece for piece in pieces) and not file.read(1)
     except FileNotFoundError:
         return False
+
+
+def damaged(path: Path, root: Path | None = None) -> BuildError:
+    """Return the error for a file of an unfinished build that is missing or differs from what was written.
+
+    Parameters
+    ----------
+    root : Path, optional
+        The build's ``.build`` folder, by default the one that holds the file.
+    """
+    root = root or next((folder for folder in path.parents if folder.name == BUILD_FOLDER), path.parent)
+    out, more = root.parent, ""
+    if path.is_relative_to(root) and path.relative_to(root).parts[0] in _RESULTS:
+        remove = [one for one in (path, root / "assembly.json") if one.exists()]
+    elif (out / MANIFEST_NAME).exists():
+        remove = [root]
+        listed = {entry.name.split("/")[0] for entry in Layout(out).load().entries} | {MANIFEST_NAME, BUILD_FOLDER}
+        if any(one.name not in listed for one in out.iterdir()):
+            more = f" and the other files that '{program()} verify {out}' lists as not part of the dataset"
+    else:
+        remove = [root if (root / "upload.json").exists() else out]
+    return BuildError(
+        place=path,
+        expected="the file as this build wrote it",
+        found="a damaged one" if path.exists() else "none",
+        hint=f"delete {' and '.join(map(str, remove))}{more}, and run the same command again",
+    )
+
+
+def write_record(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON object that is not empty durably, with a checksum."""
+    write_durably(path, seal(json.dumps(document)))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote; `BuildError` if the file is damaged."""
+    data = path.read_bytes()
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise damaged(path) from None
+    if not isinstance(document, dict) or not is_intact(data, document.pop(CHECKSUM, None)):
+        raise damaged(path)
+    return document
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest in the folder of an unfinished build; `BuildError` if it is damaged."""
+    try:
+        return Manifest.loads(path.read_bytes(), str(path))
+    except DatasetError:
+        raise damaged(path) from None
+
+
+def check_files(folder: Path, entries: Iterable[FileEntry], root: Path | None = None) -> None:
+    """Check the digests of files of an unfinished build in a folder; raise `damaged` if one is missing or differs."""
+    for entry in entries:
+        try:
+            Layout(folder).check_digest(entry)
+        except DatasetError:
+            raise damaged(folder / entry.name, root) from None
 
 
 def publish(attempt: Path, path: Path) -> bool:
@@ -202,9 +277,9 @@ def encode_line(document: Any) -> bytes:
     return to_utf8(encode_json(document) + "\n")
 
 
-def append_line(path: Path, document: Any) -> None:
-    """Append one JSON line. If a crash cut the last line short, end that line first."""
-    line = json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+def append_line(path: Path, document: Mapping[str, Any]) -> None:
+    """Append a JSON object as a line with a checksum. If a crash cut the last line short, end that line first."""
+    line = _compact({**document, _SUM: zlib.crc32(_compact(document))}) + b"\n"
     with path.open("a+b", buffering=0) as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -223,6 +298,27 @@ def read_lines(path: Path) -> Iterator[Any]:
             yield json.loads(line)
         except ValueError:
             continue
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file that `append_line` wrote, without damaged lines. The file may be missing."""
+    with suppress(FileNotFoundError):
+        yield from filter(None, map(parse_line, path.read_bytes().split(b"\n")[:-1]))
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the object in a line that `append_line` wrote; None if the line is damaged or was cut short by a crash."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.pop(_SUM, None) != zlib.crc32(_compact(document)):
+        return None
+    return document
+
+
+def _compact(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 
 class NewLines:

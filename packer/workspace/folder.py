@@ -1,6 +1,5 @@
 """The output folder before a build: its lock, and the files that may be deleted."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -8,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from packer.workspace import Workspace
 from packer.workspace.agents import close_to_agents
-from packer.workspace.durable import remove_tree, write_durably, writing
+from packer.workspace.durable import read_manifest, read_record, remove_tree, write_durably, writing
 from packer.workspace.lock import FolderLock
 from packer.workspace.paths import RECORD_NAME
 from packer.workspace.replacement import finish_replacement, sweep_columns
@@ -170,7 +169,7 @@ def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
     if not workspace.plan.exists():
         return False
     noted = (path for path in (workspace.replaced, workspace.base) if path.exists())
-    return manifest is None or any(Manifest.loads(path.read_bytes(), "") == manifest for path in noted)
+    return manifest is None or any(read_manifest(path) == manifest for path in noted)
 
 
 def finish_interrupted(workspace: Workspace) -> None:
@@ -261,7 +260,7 @@ def prepare_folder(
             hint=f"choose another folder, or --overwrite{remedy}",
         )
     # If the manifest was removed by hand while the dataset was being replaced, the workspace still lists its files.
-    replaced = Manifest.loads(workspace.replaced.read_bytes(), "") if workspace.replaced.exists() else None
+    replaced = read_manifest(workspace.replaced) if workspace.replaced.exists() else None
     replaced = manifest or replaced
     if replaced is not None:
         sweep_columns(layout, replaced)
@@ -305,7 +304,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
 
 def _recorded(workspace: Workspace) -> list[Shard]:
     records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
-    shards = [Shard.from_json(json.loads(record.read_bytes()), Problems()) for record in records]
+    shards = [Shard.from_json(read_record(record), Problems()) for record in records]
     return [shard for shard in shards if shard is not None]
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from packer.workspace import Workspace
-from packer.workspace.durable import publish
+from packer.workspace.durable import publish, read_record
 from packer.workspace.shared_files import host, reading, wait_for
 from shardspec.errors import BuildError
+from shardspec.sealed import CHECKSUM, is_intact, seal
 from shardspec.wording import LONG, cut, one_line
 
 MISSING = "missing"
@@ -61,7 +62,7 @@ def enter_plan(space: Workspace) -> tuple[Workspace, dict[str, Any]]:
 
     def there() -> bool:
         try:
-            found.update(json.loads(space.plan.read_bytes()))
+            found.update(read_record(space.plan))
         except FileNotFoundError:
             return False
         return not space.key or space.of_plan(found["fingerprint"]).key == space.key
@@ -142,7 +143,7 @@ def check_machine(space: Workspace) -> None:
     if not path.exists():
         attempt = space.attempt(path)
         with reading():
-            attempt.write_text(json.dumps(mine), "ascii")
+            attempt.write_bytes(seal(json.dumps(mine)))
             publish(attempt, path)
     with reading():
         first = _parse(path.read_bytes())
@@ -166,9 +167,12 @@ def check_machine(space: Workspace) -> None:
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    """Parse the record of a first worker; empty if the record was lost when its machine crashed."""
+    """Parse the record of a first worker; this machine's if the record was lost when its machine crashed."""
     try:
         found = json.loads(data)
-    except ValueError:
+        intact = is_intact(data, found.pop(CHECKSUM))
+    except (ValueError, RecursionError, AttributeError, KeyError):
+        intact = False
+    if not intact:
         return {**machine_kind(), "host": "?"}
     return {name: str(found.get(name)) for name in (*machine_kind(), "host")}

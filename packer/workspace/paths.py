@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.workspace.durable import fsync_folder, read_lines, remove_tree
+from packer.workspace.durable import fsync_folder, read_log, remove_tree
 from packer.workspace.shared_files import map_files, wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
@@ -157,11 +157,11 @@ class Workspace:
         """One JSON line per item that must not be tried again, as decided by this owner."""
         return self._log("verdicts")
 
-    def read_journal(self) -> Iterator[Any]:
+    def read_journal(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of the journals of all owners, those of the coordinating process first."""
         return self._read_logs("journal")
 
-    def read_verdicts(self) -> Iterator[Any]:
+    def read_verdicts(self) -> Iterator[dict[str, Any]]:
         """Yield the lines of the verdicts of all owners, those of the coordinating process first."""
         return self._read_logs("verdicts")
 
@@ -173,9 +173,9 @@ class Workspace:
         """Return the paths of the journals of all owners, that of the coordinating process first."""
         return self._logs("journal")
 
-    def _read_logs(self, name: str) -> Iterator[Any]:
+    def _read_logs(self, name: str) -> Iterator[dict[str, Any]]:
         for path in self._logs(name):
-            yield from read_lines(path)
+            yield from read_log(path)
 
     def _logs(self, name: str) -> list[Path]:
         return [self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))]

@@ -27,7 +27,15 @@ from typing import Any, NamedTuple
 
 from packer.workspace import Workspace
 from packer.workspace.card import with_card
-from packer.workspace.durable import fsync_folder, link_tree, remove_tree, write_durably
+from packer.workspace.durable import (
+    check_files,
+    damaged,
+    fsync_folder,
+    link_tree,
+    read_manifest,
+    remove_tree,
+    write_durably,
+)
 from shardspec.entries import ASIDE, COLUMNS_FOLDER, UNSAID, About, Column, FileEntry, Generation, Shard
 from shardspec.layout import INDEX_FOLDER, Layout, describe_file
 from shardspec.manifest import Manifest
@@ -50,15 +58,17 @@ def make_manifest(
     format: str,
     schema: Schema,
     generations: Sequence[Generation],
+    files: Sequence[FileEntry],
     wall_clock: Mapping[str, Any],
     columns: Sequence[FieldColumn] = (),
     about: About = UNSAID,
 ) -> Manifest:
-    """Return the manifest of the finished files, after writing the card."""
+    """Return the manifest of the finished files, after comparing those that belong to no shard and writing the card."""
     final = Layout(workspace.final)
+    check_files(final.root, files)
     fields, entries = tuple(one.field for one in columns), tuple(one.column for one in columns)
     whole = Schema((*schema, *fields)) if fields else schema
-    manifest = Manifest(format, whole, tuple(generations), _files(final), wall_clock, entries, about)
+    manifest = Manifest(format, whole, tuple(generations), tuple(files), wall_clock, entries, about)
     return with_card(final, manifest, Layout(workspace.out))
 
 
@@ -70,7 +80,7 @@ def commit(workspace: Workspace, manifest: Manifest) -> None:
     """
     if workspace.replaced.exists() or workspace.base.exists():
         write_durably(workspace.successor, manifest.dumps())
-        finish_replacement(workspace)
+        finish_replacement(workspace, checked=True)
         return
     for path in sorted(workspace.final.iterdir()):
         # Link instead of moving, so that the commit can be repeated if this run is killed.
@@ -79,16 +89,22 @@ def commit(workspace: Workspace, manifest: Manifest) -> None:
     write_durably(Layout(workspace.out).manifest, manifest.dumps())
 
 
-def _files(layout: Layout) -> tuple[FileEntry, ...]:
-    """Entries of the index and the reports."""
+def describe_final(workspace: Workspace) -> tuple[FileEntry, ...]:
+    """Return the entries of the index and the reports."""
+    layout = Layout(workspace.final)
     paths = [layout.items, layout.rejects]
     folder = layout.root / INDEX_FOLDER
     paths += sorted(folder.glob("*.npy")) if folder.is_dir() else []
     return tuple(describe_file(layout.root, path) for path in paths if path.exists())
 
 
-def finish_replacement(workspace: Workspace) -> bool:
+def finish_replacement(workspace: Workspace, *, checked: bool = False) -> bool:
     """Resume an interrupted replacement at any of its steps.
+
+    Parameters
+    ----------
+    checked : bool
+        Whether the digests of the new files are known to be right, because this process has computed them.
 
     Returns
     -------
@@ -98,21 +114,25 @@ def finish_replacement(workspace: Workspace) -> bool:
     if not workspace.successor.exists():
         return False
     layout = Layout(workspace.out)
-    data = workspace.successor.read_bytes()
-    successor = Manifest.loads(data, str(workspace.successor))
+    successor = read_manifest(workspace.successor)
+    data = successor.dumps()
     workspace.sweep()
     updates = workspace.base.exists()
     old = workspace.base if updates else workspace.replaced
-    if not old.exists():  # removed as the last step
-        return True
     current = layout.manifest.read_bytes() if layout.manifest.exists() else b""
-    replaced = Manifest.loads(old.read_bytes(), str(old))
+    if not old.exists():
+        if current != data:
+            raise damaged(old)
+        return True  # it was removed as the last step
+    replaced = read_manifest(old)
     prefix = unused_prefix(replaced)
     aside = set_aside(successor, prefix, shards=not updates)
     names = sorted({entry.name.split("/")[0] for entry in _moved(successor, shards=not updates)})
     if current not in (data, aside.dumps()):
         move_columns(workspace, layout, replaced, successor)
         _move_next_to_old(workspace, layout, prefix, shards=not updates)
+        if not checked:
+            check_files(layout.root, aside.entries, workspace.root)
         write_durably(layout.manifest, aside.dumps())
         current = aside.dumps()
     if current != data:

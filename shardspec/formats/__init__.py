@@ -85,12 +85,11 @@ FORMATS: Mapping[str, Format] = {
     ),
     "tfrecord": Format(
         ".tfrecord",
-        ImportTarget("packer.assembly.writers.tfrecord:TFRecordShardWriter", "tfrecord"),
+        ImportTarget("packer.assembly.writers.tfrecord:TFRecordShardWriter"),
         "TFRecordDataset",
         stored=ImportTarget("shardspec.formats.tfrecord:stored"),
-        checksum=ImportTarget("google_crc32c:value", "tfrecord"),
+        checksum=ImportTarget("google_crc32c:value"),
         sidecars=(".idx", ".tfrecord" + INDEX_SUFFIX),
-        needs=("google_crc32c",),
     ),
     "webdataset": Format(
         ".tar",

@@ -1,10 +1,12 @@
 """Parts: files with the encoded samples of one task, in order. Internal; removed with the workspace.
 
 A part starts with the concatenated bytes of its rows. The values of a row are in the order of its columns. The index and
-a JSON footer follow. The last 24 bytes are the offsets of the index and of the footer as little-endian uint64, and a
-magic number. Rows with the same columns form a group. For each group, the index has an int64 array (rows,) with the
-offset of each row and an int64 array (rows, columns) with the length of each value. The index ends with an int32 array
-(rows, axes of all columns) for each group, which holds the shapes of the values.
+a JSON footer follow. The last 28 bytes are the offsets of the index and of the footer as little-endian uint64, a
+CRC-32C of everything from the index to these offsets, and a magic number. Rows with the same columns form a group. For
+each group, the index has an int64 array (rows,) with the offset of each row and an int64 array (rows, columns) with the
+length of each value. Then follows for each group a uint32 array (rows, columns) with the CRC-32C of each value, which is
+compared whenever the value is read. The index ends with an int32 array (rows, axes of all columns) for each group, which
+holds the shapes of the values.
 """
 
 import json
@@ -21,18 +23,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from google_crc32c import value as crc32c
 
 from packer.steps.encode import ColumnSpec, EncodedBatch, EncodedValue
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace
-from packer.workspace.durable import publish
+from packer.workspace.durable import damaged, publish
 from packer.workspace.paths import temporary_path
 from shardspec.columns import Buffer
-from shardspec.errors import BuildError, SchemaError
+from shardspec.errors import SchemaError
 
-MARK = b"PARTv4\r\n"
+MARK = b"PARTv5\r\n"
 
-_TAIL = struct.Struct("<QQ8s")
+_OFFSETS, _TAIL = struct.Struct("<QQ"), struct.Struct("<QQI8s")
 _BUFFER_BYTES = 1 << 20
 
 PartColumns = Mapping[str, ColumnSpec]
@@ -76,20 +79,19 @@ class Part:
             file.seek(max(0, size - _TAIL.size))
             tail = file.read()
             if len(tail) < _TAIL.size or not tail.endswith(MARK):
-                raise BuildError(
-                    place=path,
-                    expected="a finished part of this build",
-                    found="something else",
-                    hint="remove the .build folder and build again",
-                )
-            index_offset, footer_offset, _ = _TAIL.unpack(tail)
+                raise damaged(path)
+            index_offset, footer_offset, expected, _ = _TAIL.unpack(tail)
+            if not index_offset <= footer_offset <= size - _TAIL.size:
+                raise damaged(path)
             # Read in one call and not through the mapping, so that other threads can run while a file server answers.
             file.seek(index_offset)
             index = file.read()
+            if crc32c(index[: _OFFSETS.size - _TAIL.size]) != expected:
+                raise damaged(path)
             self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         footer = json.loads(index[footer_offset - index_offset : -_TAIL.size])
         self.items = [PackedItem(*item) for item in footer["items"]]
-        self.groups = list(_read_groups(self._view, index, footer["groups"]))
+        self.groups = list(_read_groups(path, self._view, index, footer["groups"]))
 
     def reports(self) -> list[ItemReport]:
         """Return the reports of the task's items, in order."""
@@ -106,24 +108,30 @@ def open_part(workspace: Workspace, task: int) -> Part:
     try:
         return Part(path)
     except FileNotFoundError:
+        if not workspace.owner:
+            raise damaged(path) from None
         return Part(workspace.promised(path))
 
 
-def _read_groups(view: memoryview, index: bytes, groups: Sequence[Any]) -> Iterator["RowGroup"]:
+def _read_groups(path: Path, view: memoryview, index: bytes, groups: Sequence[Any]) -> Iterator["RowGroup"]:
     counts = [(rows, columns_from_json(columns)) for rows, columns in groups]
-    offset, shapes_offset = 0, 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
+    offset, sums_offset = 0, 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
+    shapes_offset = sums_offset + 4 * sum(rows * len(columns) for rows, columns in counts)
     for rows, columns in counts:
         axes = sum(spec.ndim for spec in columns.values())
         starts: npt.NDArray[np.int64] = np.frombuffer(index, "<i8", rows, offset)
         lengths: npt.NDArray[np.int64] = np.frombuffer(index, "<i8", rows * len(columns), offset + starts.nbytes)
+        sums: npt.NDArray[np.uint32] = np.frombuffer(index, "<u4", rows * len(columns), sums_offset)
         shapes: npt.NDArray[np.int32] = np.frombuffer(index, "<i4", rows * axes, shapes_offset)
-        yield RowGroup(view, columns, starts, lengths.reshape(rows, len(columns)), shapes.reshape(rows, axes))
+        values = lengths.reshape(rows, len(columns)), sums.reshape(rows, len(columns))
+        yield RowGroup(path, view, columns, starts, *values, shapes.reshape(rows, axes))
         offset += starts.nbytes + lengths.nbytes
+        sums_offset += sums.nbytes
         shapes_offset += shapes.nbytes
 
 
 class RowGroup:
-    """The rows of a part that have the same columns, in order.
+    """The rows of a part that have the same columns, in order. Values that are read are compared with their checksums.
 
     Attributes
     ----------
@@ -131,22 +139,28 @@ class RowGroup:
         Offset of each row in the part.
     lengths : (rows, columns) int64
         Encoded bytes of each value.
+    sums : (rows, columns) uint32
+        CRC-32C of each value.
     shapes : (rows, axes) int32
         Shapes of the decoded values, with the axes of all columns concatenated.
     """
 
     def __init__(
         self,
+        path: Path,
         view: memoryview,
         columns: PartColumns,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
+        sums: npt.NDArray[np.uint32],
         shapes: npt.NDArray[np.int32],
     ) -> None:
+        self._path = path
         self._view = view
         self.columns = columns
         self.starts = starts
         self.lengths = lengths
+        self.sums = sums
         self.shapes = shapes
 
     def __len__(self) -> int:
@@ -169,10 +183,12 @@ class RowGroup:
     def row(self, row: int) -> dict[str, EncodedValue]:
         """Return the values of one row."""
         found, start, axis = {}, int(self.starts[row]), 0
+        sums = self.sums[row].tolist()
         for (name, spec), length in zip(self.columns.items(), self.lengths[row].tolist(), strict=True):
             shape = tuple(self.shapes[row, axis : axis + spec.ndim].tolist())
             found[name] = EncodedValue(self._view[start : start + length], shape, spec)
             start, axis = start + length, axis + spec.ndim
+        self._check([value.data for value in found.values()], sums)
         return found
 
     def values(self, name: str, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[memoryview]:
@@ -181,15 +197,17 @@ class RowGroup:
         lengths = self.lengths[rows, column]
         starts = self.starts[rows] + self.lengths[rows, :column].sum(axis=1)
         ends = starts + lengths
-        return [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        found = [self._view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        self._check(found, self.sums[rows, column].tolist())
+        return found
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """Return the values of a column of single numbers, (rows,)."""
-        column, dtype = list(self.columns).index(name), np.dtype(self.columns[name].dtype)
-        starts = self.starts + self.lengths[:, :column].sum(axis=1)
-        whole: npt.NDArray[np.uint8] = np.frombuffer(self._view, np.uint8)
-        found: npt.NDArray[Any] = whole[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
-        return found
+        return np.frombuffer(b"".join(self.values(name, np.arange(len(self)))), self.columns[name].dtype)
+
+    def _check(self, values: Iterable[Buffer], sums: list[int]) -> None:
+        if [*map(_sum, values)] != sums:
+            raise damaged(self._path)
 
 
 class _GroupIndex:
@@ -198,7 +216,7 @@ class _GroupIndex:
     def __init__(self, columns: PartColumns) -> None:
         self.columns = columns
         self.names, self.specs = tuple(columns), tuple(columns.values())
-        self.starts, self.lengths, self.shapes = array("q"), array("q"), array("i")
+        self.starts, self.lengths, self.sums, self.shapes = array("q"), array("q"), array("I"), array("i")
 
     def add(self, end: int, datas: Sequence[Buffer], shapes: Iterable[int]) -> int:
         """Add the values of rows that begin at the offset `end`, and return the offset of their end."""
@@ -206,13 +224,14 @@ class _GroupIndex:
         ends = [*accumulate(lengths, initial=end)]
         self.starts.extend(ends[: -1 : len(self.names)])
         self.lengths.extend(lengths)
+        self.sums.extend(map(_sum, datas))
         self.shapes.extend(shapes)
         return ends[-1]
 
     def cut(self, rows: int) -> None:
         """Drop all but the first `rows` rows."""
-        axes = sum(spec.ndim for spec in self.specs)
-        del self.starts[rows:], self.lengths[rows * len(self.names) :], self.shapes[rows * axes :]
+        axes, values = sum(spec.ndim for spec in self.specs), rows * len(self.names)
+        del self.starts[rows:], self.lengths[values:], self.sums[values:], self.shapes[rows * axes :]
 
 
 class PartWriter:
@@ -350,12 +369,15 @@ class PartWriter:
         index = b"".join(
             [
                 *(_little(numbers) for group in self._groups for numbers in (group.starts, group.lengths)),
+                *(_little(group.sums) for group in self._groups),
                 *(_little(group.shapes) for group in self._groups),
             ]
         )
         groups = [[len(group.starts), columns_to_json(group.columns)] for group in self._groups]
         footer = json.dumps({"groups": groups, "items": self.items}, separators=(",", ":")).encode()
-        self._file.writelines((index, footer, _TAIL.pack(self.bytes, self.bytes + len(index), MARK)))
+        offsets = self.bytes, self.bytes + len(index)
+        checked = crc32c(index + footer + _OFFSETS.pack(*offsets))
+        self._file.writelines((index, footer, _TAIL.pack(*offsets, checked, MARK)))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -369,6 +391,10 @@ class PartWriter:
                 return number
         self._groups.append(_GroupIndex(dict(zip(names, specs, strict=True))))
         return len(self._groups) - 1
+
+
+def _sum(data: Buffer) -> int:
+    return int(crc32c(data if isinstance(data, bytes) else bytes(data)))
 
 
 def _little(numbers: "array[int]") -> bytes:

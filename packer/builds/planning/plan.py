@@ -11,7 +11,7 @@ from packer.recipe import Recipe
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
-from packer.sources.item import PACKED_ROW, QUOTE, Item
+from packer.sources.item import PACKED_ROW, QUOTE, Item, sum_lines
 from packer.sources.rows import digest_value
 from packer.steps.plain import keeps_images
 from packer.workspace import Workspace
@@ -186,7 +186,7 @@ def make_plan(
         else:
             line, lines.live[item.index] = item._replace(columns=columns).to_line(), item
         lines.append(line)
-        cut.add(item, len(line))
+        cut.add(item, line)
         if observe is not None:
             observe(item)
         if not made % _COUNTED:
@@ -245,11 +245,11 @@ class _Cut:
     def __init__(self, items: int, tasks: int) -> None:
         self._most = min(_MOST_TASK_ITEMS, max(TASK_ITEMS, items // tasks))
         self._tasks = Tasks()
-        self._start = self._start_offset = self._offset = self._size = self._items = self._room = 0
+        self._start = self._start_offset = self._offset = self._size = self._items = self._room = self._sum = 0
         self._last: Item | None = None
 
-    def add(self, item: Item, line_bytes: int) -> None:
-        """Add an item, given the size of its line in the items file."""
+    def add(self, item: Item, line: str) -> None:
+        """Add an item, given its line in the items file."""
         read = item.bytes
         if item.files:
             read += sum(file.bytes for file in item.files.values())
@@ -258,18 +258,20 @@ class _Cut:
         room = TASK_ITEMS if medium.is_sequence else 1
         full = self._room + room > self._most or self._size + weight > TASK_BYTES
         if full and self._last is not None and self._items > self._start and not _in_one_pass(self._last, item):
-            self._tasks.append((self._start, self._items, self._start_offset))
+            self._tasks.append((self._start, self._items, self._start_offset, self._sum))
             self._start, self._start_offset, self._size, self._room = self._items, self._offset, 0, 0
+            self._sum = 0
         self._size += weight
         self._room += room
-        self._offset += line_bytes
+        self._offset += len(line)
+        self._sum = sum_lines([line], self._sum)
         self._items += 1
         self._last = item
 
     def end(self) -> Tasks:
         """Return the tasks. Call this after the last item."""
         if self._items:
-            self._tasks.append((self._start, self._items, self._start_offset))
+            self._tasks.append((self._start, self._items, self._start_offset, self._sum))
         return self._tasks
 
 

@@ -1,6 +1,5 @@
 """Run one agent on each host of a cluster and wait until the tasks of a build are done."""
 
-import json
 import subprocess
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from packer.recipe.engines import ENGINES, WORKER_BYTES
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.agents import read_terms
-from packer.workspace.durable import NewLines
+from packer.workspace.durable import NewLines, parse_line
 from packer.workspace.leases import read_agents
 from shardspec.errors import BuildError
 from shardspec.registry import resolve
@@ -305,11 +304,8 @@ class _Finished:
     def count(self) -> tuple[int, int, int]:
         """Count items, samples and rejects."""
         for line in (line for path in self._space.journals() for line in self._lines.read(path)):
-            try:
-                entry = json.loads(line)
-            except ValueError:  # cut short by a crash
-                continue
-            if isinstance(entry, dict) and entry.get("did") in ("task", "join"):
+            entry = parse_line(line)
+            if entry is not None and entry["did"] in ("task", "join"):
                 task = self._plan.tasks[entry["number"]]
                 rejects = sum(entry.get("rejected", {}).values())
                 self._tasks[entry["number"]] = (task.stop - task.start, entry.get("rows", 0), rejects)

@@ -55,7 +55,8 @@ def test_lengths_of_more_than_32_bits_are_not_cut_off() -> None:
         taken = RowTable(columns)
         for lengths in ([3, 7], [3, 7]), ([3, 7],), ([3, last],):
             array = np.array(lengths, np.int64)
-            taken.add(RowGroup(memoryview(b""), columns, array[:, 0], array, np.zeros((len(array), 2), np.int32)))
+            sums, shapes = array.astype(np.uint32), np.zeros((len(array), 2), np.int32)
+            taken.add(RowGroup(Path(), memoryview(b""), columns, array[:, 0], array, sums, shapes))
         taken.schema = Schema(tuple(Field(name, "bytes", "|u1", (None, None, 3), codec) for name in columns))
         sizes = taken.sizes()
         assert sizes["alike"].tolist() == [3] * 4

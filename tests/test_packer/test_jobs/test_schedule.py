@@ -20,7 +20,7 @@ import packer
 from packer.jobs.engines.base import Clock, Ended, Event
 from packer.jobs.plan import Task, Unit, Verdicts
 from packer.jobs.schedule import ItemTally, ItemTimes, Schedule
-from packer.workspace import Workspace, read_lines
+from packer.workspace import Workspace
 from shardspec.errors import BuildError
 
 Behaviour = Callable[[Unit, Verdicts, bool], Event]
@@ -91,7 +91,7 @@ def test_a_task_whose_worker_dies_runs_again(space: Workspace) -> None:
         return Event("died", unit, 1) if unit.number == 0 and next(deaths, False) else Event("done", unit)
 
     assert run(space, behave).count(Unit("task", 0)) == 2
-    assert not list(read_lines(space.verdicts))
+    assert not list(space.read_verdicts())
 
 
 def test_an_item_that_brings_down_fresh_workers_by_itself_is_rejected(space: Workspace) -> None:
@@ -106,7 +106,7 @@ def test_an_item_that_brings_down_fresh_workers_by_itself_is_rejected(space: Wor
     assert started.count(Unit("item", 1, 4)) == 4
     assert started.count(Unit("item", 1, 3)) == 1
     assert started[-1] == Unit("join", 1)
-    (verdict,) = read_lines(space.verdicts)
+    (verdict,) = space.read_verdicts()
     assert (verdict["item"], verdict["step"]) == (4, "worker")
     assert "brought down a worker 3 times, by itself (signal 9)" in verdict["reason"]
 
@@ -136,7 +136,7 @@ def test_what_may_reject_an_item_runs_alone_when_all_else_is_done(space: Workspa
     assert beside.count(Unit("item", 0, 2)) == 0, "its task has shown that it needs to be alone"
     assert engine.alone.index(True) > engine.started.index(Unit("task", 1))
     assert engine.started[-1] == Unit("join", 0)
-    assert [line["item"] for line in read_lines(space.verdicts)] == [1]
+    assert [line["item"] for line in space.read_verdicts()] == [1]
 
 
 def test_a_shard_whose_worker_dies_again_and_again_is_written_alone(space: Workspace) -> None:
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_before_it_has_begun_an_item_is_not_the_items_fault(s
         return Event("died", unit, None) if died else Event("done", unit)
 
     run(space, behave)
-    assert not list(read_lines(space.verdicts))
+    assert not list(space.read_verdicts())
 
 
 @pytest.mark.parametrize("unit", [Unit("shard", 3), Unit("item", 1, 4), Unit("task", 0)])
@@ -169,7 +169,7 @@ def test_workers_that_always_die_before_they_begin_end_the_job(space: Workspace,
 
     with pytest.raises(BuildError, match=r"exit status 1.*run the same command again to resume"):
         run(space, behave, [unit])
-    assert not list(read_lines(space.verdicts))
+    assert not list(space.read_verdicts())
 
 
 def test_an_item_that_takes_too_long_is_rejected_and_its_task_runs_again_without_it(space: Workspace) -> None:
@@ -179,7 +179,7 @@ def test_an_item_that_takes_too_long_is_rejected_and_its_task_runs_again_without
         return Event("done", unit)
 
     assert run(space, behave).count(Unit("task", 0)) == 2
-    (verdict,) = read_lines(space.verdicts)
+    (verdict,) = space.read_verdicts()
     assert verdict == {"item": 2, "step": "worker", "reason": "took longer than 5 s"}
     # A resumed build remembers.
     seen: list[Any] = []

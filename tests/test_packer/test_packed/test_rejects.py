@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from support.builds import write_images
 from support.command import run_packer, run_unprivileged
+from support.errors import raises
 
 import packer
-from shardspec.errors import TooManyRejectsError
+from shardspec.errors import BuildError, TooManyRejectsError
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
     assert (report.items, report.rejected, report.finished) == (8, 5, False)
     assert "not finished" in report.describe()
     (tmp_path / "begun" / ".build" / "plan.json").write_text("[]")
-    report = packer.rejects(tmp_path / "begun", out=tmp_path / "table.csv")
-    assert (report.items, report.finished) == (0, False), "no parts are found without a plan"
+    with raises(BuildError, place=str(tmp_path / "begun" / ".build" / "plan.json"), found="a damaged one"):
+        packer.rejects(tmp_path / "begun")
 
 
 def test_the_list_names_items_steps_and_reasons(source: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Machines that work on one plan must be alike, and what one has made is waited for by the others."""
 
-import json
 import socket
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, shared_files
+from packer.workspace.durable import read_record, write_record
 from packer.workspace.machines import MADE_ON, enter_plan
 from packer.workspace.shared_files import reading, wait_for
 from shardspec.errors import BuildError
@@ -29,13 +29,13 @@ def begun(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def change(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+    write_record(path, {**read_record(path), **changes})
 
 
 def test_another_kind_of_machine_is_refused_with_the_difference(begun: tuple[Path, Path]) -> None:
     source, out = begun
     (noted,) = (out / ".build" / "parts").glob("*/machine.json")
-    first = json.loads(noted.read_bytes())
+    first = read_record(noted)
     assert set(first) == {"host", "instructions", "page size", "processor"}
     change(noted, **{"page size": "65536", "host": "arm-7"})
     said = run_packer("build", source, out, "--size", "16", "--workers", "1", "--quiet", expect=None)

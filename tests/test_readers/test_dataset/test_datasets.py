@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.crops import astronaut_crops, keys
-from support.datasets import assert_equal, every_kind_schema, fixed, manifest_document, picture, text, values_for, write_dataset
+from support.datasets import (
+    assert_equal,
+    every_kind_schema,
+    fixed,
+    manifest_document,
+    picture,
+    text,
+    values_for,
+    write_dataset,
+)
 
 import readers
 from readers import open_dataset
