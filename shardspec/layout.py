@@ -90,6 +90,9 @@ class Layout:
         """Wait until files are on this machine, and keep them there until the returned function is called."""
         return _do_nothing
 
+    def doubt(self, entries: Iterable[FileEntry]) -> None:
+        """Have files of a remote dataset checked again before their next use."""
+
     def fetch(self, extents: Iterable[Any]) -> None:
         """Wait until parts of files (`readers.formats.mapping.Extents`) are on this machine."""
 

@@ -6,6 +6,7 @@ builds of one plan differ only in these sections.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,6 @@ from shardspec.errors import ManifestError, Problems, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
 from shardspec.schema import Field, Schema
-from shardspec.sealed import CHECKSUM, is_intact, seal
 from shardspec.wording import found_instead, shorten
 
 SPEC_VERSION = 1
@@ -25,6 +25,9 @@ MANIFEST_BYTES_MAX = 1 << 27
 """Largest size of ``manifest.json``, enough for 700,000 files."""
 SAMPLES_MAX = 1 << 40
 """Largest number of samples of a dataset."""
+CHECKSUM = "sha256"
+"""Key of the checksum of a JSON document (`seal`)."""
+_FIRST_LINES = re.compile(rb'\{\n "sha256": "[0-9a-f]{64}",\n')
 _FAR_OFF, _FAR_OFF_BYTES = 16, 1 << 24
 """A manifest is refused if the samples of a shard need more than `_FAR_OFF` times the shard's bytes plus
 `_FAR_OFF_BYTES`. The shard's reader finds smaller differences."""
@@ -295,6 +298,18 @@ def _check_samples(fields: Iterable[Field], shards: Iterable[Shard], problems: P
     samples = sum(shard.samples for shard in shards)
     if samples > SAMPLES_MAX:
         problems.add("", expected=f"at most {SAMPLES_MAX} samples", found=samples)
+
+
+def seal(text: str) -> bytes:
+    """Return the bytes of a JSON object that is not empty, with the SHA-256 of the rest in its first line."""
+    body = text.removeprefix("{").lstrip("\n").encode()
+    return f'{{\n "{CHECKSUM}": "{hashlib.sha256(body).hexdigest()}",\n'.encode() + body
+
+
+def is_intact(data: bytes, checksum: Any) -> bool:
+    """Return whether bytes that `seal` returned are unchanged, given the checksum in them."""
+    first = _FIRST_LINES.match(data)
+    return first is not None and hashlib.sha256(memoryview(data)[first.end() :]).hexdigest() == checksum
 
 
 def canonical_json(document: Any) -> bytes:

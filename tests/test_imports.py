@@ -89,7 +89,6 @@ HEAVY = (
     "av",
     "cv2",
     "dlib",
-    "google_crc32c",
     "h5py",
     "jpeglib",
     "kornia",

@@ -15,7 +15,7 @@ from packer.assembly.plan import BATCH_ROWS, shard_size
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.card import refresh_card
-from packer.workspace.durable import fsync_folder, fsync_tree, read_record, remove_tree, write_durably, write_record
+from packer.workspace.durable import fsync_folder, fsync_tree, read_needed, remove_tree, write_durably, write_record
 from packer.workspace.replacement import COLUMN_DIGITS, FieldColumn, sweep_columns
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
@@ -102,9 +102,9 @@ def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> 
 
 def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
     """Return the columns that `carry_columns` recorded."""
-    if not workspace.column_entries.exists():
+    if not manifest.columns:
         return []
-    found = (Column.from_json(one, Problems()) for one in read_record(workspace.column_entries)["columns"])
+    found = (Column.from_json(one, Problems()) for one in read_needed(workspace.column_entries)["columns"])
     return [FieldColumn(manifest.schema[column.field], column) for column in found if column is not None]
 
 

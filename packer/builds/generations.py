@@ -14,7 +14,7 @@ from packer.builds.update.compare import Comparison
 from packer.jobs.plan import Contents, Made
 from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
-from packer.workspace.durable import read_record, write_record
+from packer.workspace.durable import read_needed, write_record
 from shardspec.entries import Counts, Generation, total
 from shardspec.errors import DatasetError
 from shardspec.layout import Layout
@@ -66,7 +66,7 @@ class BuildTotals:
     @classmethod
     def load(cls, space: Workspace) -> "BuildTotals":
         """Read the totals from the workspace."""
-        found = read_record(space.counts)
+        found = read_needed(space.counts)
         tracks = found.pop("broken_tracks")
         tracks = None if tracks is None else BrokenTracks(**tracks)
         return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)

@@ -16,8 +16,7 @@ from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
 from packer.workspace.replacement import finish_replacement
 from shardspec.errors import BuildError, ResumeMismatchError
 from shardspec.layout import Layout
-from shardspec.manifest import Manifest
-from shardspec.sealed import seal
+from shardspec.manifest import Manifest, seal
 from shardspec.wording import counted
 
 

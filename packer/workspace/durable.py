@@ -18,8 +18,7 @@ from shardspec.columns import Buffer
 from shardspec.entries import FileEntry
 from shardspec.errors import BuildError, DatasetError, ShardspecError, system_reason
 from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout
-from shardspec.manifest import Manifest
-from shardspec.sealed import CHECKSUM, is_intact, seal
+from shardspec.manifest import CHECKSUM, Manifest, is_intact, seal
 from shardspec.wording import program
 
 _SUM = "crc"
@@ -119,6 +118,14 @@ def read_record(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not is_intact(data, document.pop(CHECKSUM, None)):
         raise damaged(path)
     return document
+
+
+def read_needed(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote; `BuildError` if the file is missing or damaged."""
+    try:
+        return read_record(path)
+    except FileNotFoundError:
+        raise damaged(path) from None
 
 
 def read_manifest(path: Path) -> Manifest:

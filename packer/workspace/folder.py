@@ -321,7 +321,7 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():
         path.unlink(missing_ok=True)
-    if not aside:
+    if not aside and not Layout(workspace.out).manifest.exists():
         for shard in _recorded(workspace):
             for entry in shard.files:
                 remove_tree(workspace.out / entry.name.split("/")[0])

@@ -14,7 +14,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import publish, read_record
 from packer.workspace.shared_files import host, reading, wait_for
 from shardspec.errors import BuildError
-from shardspec.sealed import CHECKSUM, is_intact, seal
+from shardspec.manifest import CHECKSUM, is_intact, seal
 from shardspec.wording import LONG, cut, one_line
 
 MISSING = "missing"

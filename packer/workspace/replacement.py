@@ -37,7 +37,7 @@ from packer.workspace.durable import (
     write_durably,
 )
 from shardspec.entries import ASIDE, COLUMNS_FOLDER, UNSAID, About, Column, FileEntry, Generation, Shard
-from shardspec.layout import INDEX_FOLDER, Layout, describe_file
+from shardspec.layout import INDEX_FOLDER, Layout, describe_file, sha256_file
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 
@@ -132,7 +132,9 @@ def finish_replacement(workspace: Workspace, *, checked: bool = False) -> bool:
         move_columns(workspace, layout, replaced, successor)
         _move_next_to_old(workspace, layout, prefix, shards=not updates)
         if not checked:
-            check_files(layout.root, aside.entries, workspace.root)
+            known = {(entry.name, entry.sha256) for entry in replaced.entries}
+            new = [entry for entry in aside.entries if (entry.name, entry.sha256) not in known]
+            check_files(layout.root, new, workspace.root)
         write_durably(layout.manifest, aside.dumps())
         current = aside.dumps()
     if current != data:
@@ -215,12 +217,16 @@ def move_columns(workspace: Workspace, layout: Layout, current: Manifest, succes
     """Move the finished columns of the next manifest into place. The current manifest does not list them yet."""
     listed = {column.name for column in current.columns}
     for column in successor.columns:
-        staged = workspace.columns / column.field
-        if column.name in listed or not staged.exists():
+        staged, target = workspace.columns / column.field, layout.root / column.name
+        if column.name in listed or (target.exists() and not staged.exists()):
             continue
+        for entry in column.files:
+            path = staged / entry.name.rpartition("/")[2]
+            if not path.exists() or sha256_file(path) != entry.sha256:
+                raise damaged(path)
         layout.columns.mkdir(exist_ok=True)
-        remove_tree(layout.root / column.name)
-        os.replace(staged, layout.root / column.name)
+        remove_tree(target)
+        os.replace(staged, target)
         fsync_folder(layout.columns)
 
 

@@ -18,7 +18,7 @@ from readers.formats.npy import map_npy
 from readers.formats.shards import OpenReader, ShardReader, open_shard, open_shards
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
-from shardspec.errors import DatasetChangedError, DatasetError, ShardMissingError, UsageError
+from shardspec.errors import DatasetChangedError, DatasetError, ShardCorruptError, ShardMissingError, UsageError
 from shardspec.layout import Layout, Stamp
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
@@ -249,18 +249,20 @@ class ShardPool:
                 standing = entry.standing or standing
                 act(entry, reader)
         except DatasetError as error:
-            if not self._follow(error, standing):
+            if not self._follow(error, standing, _part(standing, number).files):
                 raise
             open_shards.forget(self, number)
             with open_shards.use(self, number) as (entry, reader):
                 act(entry, reader)
 
-    def _follow(self, error: DatasetError, standing: Manifest) -> bool:
-        """Return whether another attempt may succeed after an error: files were renamed, or are not in the cache.
+    def _follow(self, error: DatasetError, standing: Manifest, entries: Iterable[FileEntry]) -> bool:
+        """Return whether another attempt may succeed after an error: files were renamed, or are wrong in the cache.
 
         Parameters
         ----------
         error : DatasetError
+        entries : iterable of FileEntry
+            The files that were read.
         standing : Manifest
             The manifest that was used to find the files. If the pool has a newer one, another thread, or a read of
             another shard, has already followed the change.
@@ -272,8 +274,11 @@ class ShardPool:
         """
         if self.standing is not standing:
             return True
-        if isinstance(error, ShardMissingError) and not self.layout.is_local:
-            return True  # the stager that kept the file was killed, and the next one has deleted it: get it again
+        in_cache = not self.layout.is_local and Path(str(error.place)).is_relative_to(self.layout.root)
+        if in_cache and isinstance(error, ShardMissingError | ShardCorruptError):
+            # The stager that kept a file was killed, and the next one has deleted it; or the disk has damaged it.
+            self.layout.doubt(entries)
+            return True
         if self.layout.stamp_manifest() == self._manifest_stamp:
             return self.standing is not standing  # which another thread may have changed in between
         try:
@@ -319,8 +324,11 @@ class ShardPool:
                 ) from error
         self._stamps |= found
 
-    def map_index(self, field: Field) -> npt.NDArray[Any] | None:
-        """Map the index of a scalar field, or the column that is its own index; return None if there is neither."""
+    def map_index(self, field: Field, *, again: bool = False) -> npt.NDArray[Any] | None:
+        """Map the index of a scalar field, or the column that is its own index; return None if there is neither.
+
+        `again` is True in a second attempt.
+        """
         standing = self.standing
         entry = self.layout.find_index(standing, field.name)
         if entry is None:
@@ -331,8 +339,8 @@ class ShardPool:
             values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
             self._check_opened([entry])
         except DatasetError as error:
-            if self._follow(error, standing):
-                return self.map_index(field)
+            if not again and self._follow(error, standing, [entry]):
+                return self.map_index(field, again=True)
             if isinstance(error, ShardMissingError):
                 return None
             raise

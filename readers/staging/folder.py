@@ -1,5 +1,6 @@
 """The folder of a cache: the files of remote datasets, and which of them may be deleted."""
 
+import hashlib
 import json
 import os
 import re
@@ -14,8 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from readers.formats.machine import file_system_of, is_network_file_system
-from shardspec.errors import ShardspecError
-from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.layout import MANIFEST_NAME
 from shardspec.manifest import Manifest
 
 _NAME = "facepack"
@@ -23,6 +23,7 @@ _TAG, _SIGNATURE = "CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55\
 """Mark of a cache, by the Cache Directory Tagging Specification, which backup programs know too."""
 _SOURCE = "source.json"
 PARTIAL = ".partial"
+_KEY_LENGTH = 32
 _UNSAFE = re.compile(r"[^\w.-]|^\.+$")
 
 
@@ -36,14 +37,15 @@ class CachedDataset:
         Its folder.
     url : str
         The place that it was first opened from.
-    manifest : Manifest
+    manifest : Manifest or None
+        None if the manifest in the cache is damaged, which the stager replaces when the dataset is opened.
     files : dict of str to int
-        Sizes of the files that are present, by name.
+        Sizes of the files that are present, by name. All files in the folder if the manifest is damaged.
     """
 
     root: Path
     url: str
-    manifest: Manifest
+    manifest: Manifest | None
     files: dict[str, int]
 
     @property
@@ -111,21 +113,23 @@ class CacheFolder:
 
     def add(self, key: str, url: str, manifest: bytes) -> Path:
         """Make the folder of a dataset, with its manifest, and return it."""
-        made = next(iter((self.datasets / key).glob("*")), None)
+        made = next((path for path in (self.datasets / key).glob("*") if path.is_dir()), None)
         root = made or self.datasets / key / (_UNSAFE.sub("_", url.rstrip("/").rpartition("/")[2]) or "dataset")
         root.mkdir(parents=True, exist_ok=True)
-        if not (root / MANIFEST_NAME).exists():
-            write(root / _SOURCE, json.dumps({"url": url}).encode())
+        if _read(root / MANIFEST_NAME) != manifest:
+            write(root.parent / _SOURCE, json.dumps({"url": url}).encode())
             write(root / MANIFEST_NAME, manifest)
         return root
 
     def list(self) -> Iterator[CachedDataset]:
         """Yield the datasets, in the order of their keys."""
-        for root in sorted(self.datasets.glob("*/*")) if self.exists else ():
-            with suppress(OSError, ShardspecError, ValueError, KeyError):
-                manifest = Layout(root).load()
-                url = json.loads((root / _SOURCE).read_text("utf-8"))["url"]
-                yield CachedDataset(root, url, manifest, dict(present(root, manifest)))
+        for root in sorted(path for path in self.datasets.glob("*/*") if path.is_dir()) if self.exists else ():
+            url, manifest, data = "(from an unknown place)", None, _read(root / MANIFEST_NAME)
+            with suppress(ValueError, KeyError, TypeError):
+                url = str(json.loads(_read(root.parent / _SOURCE))["url"])
+            if key_of(data) == root.parent.name:
+                manifest = Manifest.loads(data, str(root / MANIFEST_NAME))
+            yield CachedDataset(root, url, manifest, dict(present(root, manifest)))
 
     def sweep(self) -> None:
         """Delete partial downloads of a stager that was killed. Its lock must be held."""
@@ -134,7 +138,8 @@ class CacheFolder:
 
     def clear(self, dataset: CachedDataset) -> None:
         """Delete the files of a dataset, and nothing else in its folder. The stager's lock must be held."""
-        names = [*dataset.files, MANIFEST_NAME, _SOURCE]
+        (dataset.root.parent / _SOURCE).unlink(missing_ok=True)
+        names = [*dataset.files, MANIFEST_NAME]
         for name in names:
             (dataset.root / name).unlink(missing_ok=True)
         folders = {folder for name in names for folder in (dataset.root / name).parents}
@@ -144,8 +149,26 @@ class CacheFolder:
                     folder.rmdir()
 
 
-def present(root: Path, manifest: Manifest) -> Iterator[tuple[str, int]]:
-    """Yield names and sizes of a dataset's files that are present in full."""
+def key_of(manifest: bytes) -> str:
+    """Return the name of a dataset in a cache, given the bytes of its manifest."""
+    return hashlib.sha256(manifest).hexdigest()[:_KEY_LENGTH]
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file; nothing if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def present(root: Path, manifest: Manifest | None) -> Iterator[tuple[str, int]]:
+    """Yield names and sizes of a dataset's files that are present in full; without a manifest, of all files."""
+    if manifest is None:
+        yield from (
+            (path.relative_to(root).as_posix(), path.stat().st_size) for path in root.rglob("*") if path.is_file()
+        )
+        return
     for entry in manifest.entries:
         with suppress(OSError):
             if (root / entry.name).stat().st_size == entry.bytes:

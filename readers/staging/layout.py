@@ -70,6 +70,10 @@ class CachedLayout(Layout):
         client, names = self._get(entries, pin=True)
         return lambda: client.tell("free", key=self.key, names=names)
 
+    def doubt(self, entries: Iterable[FileEntry]) -> None:
+        """Have files checked again, and replaced if they are damaged, before their next use."""
+        self.client().tell("doubt", key=self.key, names=[entry.name for entry in entries])
+
     def client(self) -> StagerClient:
         """Return this process's connection to a stager that has opened the dataset."""
         client = client_of(self.cache)

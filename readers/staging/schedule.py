@@ -22,7 +22,9 @@ class StagedFile:
     Attributes
     ----------
     bytes : int
-    state : {"absent", "fetching", "present"}
+    state : {"absent", "unchecked", "fetching", "present"}
+        An *unchecked* file is in the folder, but this stager has not written it: its digest is compared before its first
+        use.
     pins : dict of int to int
         How often each client uses it.
     asked : dict of int to float
@@ -37,6 +39,11 @@ class StagedFile:
     pins: dict[int, int] = field(default_factory=dict)
     asked: dict[int, float] = field(default_factory=dict)
     used: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        """True if the file is in the folder."""
+        return self.state in ("present", "unchecked")
 
 
 @dataclass(eq=False)
@@ -88,7 +95,7 @@ class Plan:
 
 
 class Fetch(NamedTuple):
-    """A file to download now, after deleting others."""
+    """A file to download now, or to check if it is in the folder, after deleting others."""
 
     file: StagedFile
     evicted: Sequence[StagedFile]
@@ -111,7 +118,7 @@ class CacheSchedule:
     Attributes
     ----------
     held : int
-        Bytes of the files that are present or being downloaded.
+        Bytes of the files that are in the folder or being downloaded.
     releases : list of (int, FileKey)
         Clients to be asked to release a file. The stager sends and clears them.
     """
@@ -124,14 +131,14 @@ class CacheSchedule:
         self.plans: dict[tuple[int, int], Plan] = {}
         self.releases: list[tuple[int, FileKey]] = []
         self._count = 0
-        self._absent: set[StagedFile] = set()
+        self._lacking: set[StagedFile] = set()  # absent and unchecked files
 
-    def add(self, key: FileKey, size: int, present: bool) -> None:
-        """Add a file of a dataset that was opened."""
+    def add(self, key: FileKey, size: int, held: bool) -> None:
+        """Add a file of a dataset that was opened, or one that an earlier stager has left in the folder."""
         if key not in self.files:
-            self.files[key] = file = StagedFile(key, size, "present" if present else "absent")
-            self.held += size if present else 0
-            self._absent |= set() if present else {file}
+            self.files[key] = file = StagedFile(key, size, "unchecked" if held else "absent")
+            self.held += size if held else 0
+            self._lacking.add(file)
 
     def request(self, client: int, number: int, keys: Iterable[FileKey], pin: bool) -> Request:
         """Add a request; `ready` returns it when its files are present."""
@@ -171,14 +178,14 @@ class CacheSchedule:
             file.asked.pop(client, None)
 
     def next(self, now: float) -> Fetch | None:
-        """Return the download to start now, and mark it as begun; None if there is none, or no room yet.
+        """Return the download or check to start now, and mark it as begun; None if there is none, or no room yet.
 
         If files in use must go for it, their clients are added to `releases`.
         """
-        if not self._absent:
+        if not self._lacking:
             return None
         first = {file for plan in self.plans.values() for file in plan.first()}
-        allowed = self._absent & first if any(file.state == "fetching" for file in first) else self._absent
+        allowed = self._lacking & first if any(file.state == "fetching" for file in first) else self._lacking
         for request in self.requests:
             for file in request.files:
                 if file in allowed:
@@ -200,10 +207,12 @@ class CacheSchedule:
         """Return the download of a file for which others with a later use are deleted, if that makes enough room."""
         # A full disk lowers the limit, but what the first client waits for must fit.
         needed = sum(one.bytes for one in self.requests[0].files) if self.requests else 0
-        lacking = self.held + file.bytes - max(self.limit, needed)
+        lacking = self.held + (0 if file.is_held else file.bytes) - max(self.limit, needed)
         evicted: list[StagedFile] = []
         promised = False
         for other in self._later(distance) if lacking > 0 else ():
+            if other is file:
+                continue
             if not other.pins:
                 evicted.append(other)
             elif self._ask(other, now):
@@ -217,9 +226,9 @@ class CacheSchedule:
             return None
         for other in evicted:
             self.lose(other)
+        self.held += 0 if file.is_held else file.bytes
         file.state = "fetching"
-        self._absent.discard(file)
-        self.held += file.bytes
+        self._lacking.discard(file)
         return Fetch(file, evicted)
 
     def _later(self, distance: float) -> list[StagedFile]:
@@ -228,7 +237,7 @@ class CacheSchedule:
         later = [
             file
             for file in self.files.values()
-            if file.state == "present" and next_use.get(file, math.inf) > distance and file not in kept
+            if file.is_held and next_use.get(file, math.inf) > distance and file not in kept
         ]
         return sorted(later, key=lambda file: (-next_use.get(file, math.inf), file.used))
 
@@ -244,16 +253,22 @@ class CacheSchedule:
         """Record the end of a download."""
         file.state = "present" if present else "absent"
         self.held -= 0 if present else file.bytes
-        self._absent |= set() if present else {file}
+        self._lacking |= set() if present else {file}
         self._count += 1
         file.used = self._count
 
     def lose(self, file: StagedFile) -> None:
         """Record that a file is no longer there: it was deleted, to make room or by a user."""
-        if file.state == "present":
+        if file.is_held:
             file.state = "absent"
             self.held -= file.bytes
-            self._absent.add(file)
+            self._lacking.add(file)
+
+    def doubt(self, file: StagedFile) -> None:
+        """Have a file checked again before its next use."""
+        if file.state == "present":
+            file.state = "unchecked"
+            self._lacking.add(file)
 
     def drop_plans(self, file: StagedFile) -> None:
         """Do not download a file until it is requested."""

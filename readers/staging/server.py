@@ -6,7 +6,6 @@ its last client, however that client ends.
 """
 
 import errno
-import hashlib
 import hmac
 import json
 import os
@@ -27,11 +26,12 @@ from typing import Any
 
 from filelock import Timeout
 
-from readers.staging.folder import PARTIAL, CacheFolder, read_address, write
+from readers.staging.folder import PARTIAL, CacheFolder, key_of, read_address, write
 from readers.staging.schedule import CacheSchedule, FileKey, Plan, StagedFile
 from shardspec.entries import FileEntry
 from shardspec.errors import (
     DatasetChangedError,
+    DatasetError,
     NotADatasetError,
     ShardCorruptError,
     ShardspecError,
@@ -39,7 +39,7 @@ from shardspec.errors import (
     UsageError,
     system_reason,
 )
-from shardspec.layout import MANIFEST_NAME, checked_chunks
+from shardspec.layout import MANIFEST_NAME, Layout, checked_chunks
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store, open_store
 from shardspec.stores.store import CONNECTIONS_VARIABLE
@@ -55,7 +55,6 @@ _FIRST_CLIENT_S = 60.0
 _TICK_S = 1.0
 _BEAT_S = 5.0
 """Time between messages to each client, which takes a silent stager for suspended (`readers.staging.client`)."""
-_KEY_LENGTH = 32
 _FREE_SHARE = 0.9
 _ATTEMPTS = 2
 
@@ -88,8 +87,8 @@ class Stager:
         self._beaten = time.monotonic()
         for cached in folder.list():
             self.roots[cached.key] = cached.root
-            for name, size in cached.files.items():
-                self.schedule.add((cached.key, name), size, present=True)
+            for name, size in cached.files.items() if cached.manifest is not None else ():
+                self.schedule.add((cached.key, name), size, held=True)
 
     # Messages of clients.
 
@@ -105,7 +104,7 @@ class Stager:
                 place=url, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none"
             ) from None
         manifest = Manifest.loads(data, store.place(MANIFEST_NAME))
-        key = _key_of(data)
+        key = key_of(data)
         with self.changed:
             root = self.folder.add(key, url, data)
             dataset = RemoteDataset(store, key, root, manifest)
@@ -118,7 +117,7 @@ class Stager:
                 )
             self.datasets[key], self.roots[key] = dataset, root
             for entry in manifest.entries:
-                self.schedule.add((key, entry.name), entry.bytes, present=False)
+                self.schedule.add((key, entry.name), entry.bytes, held=False)
             self.sizes[client] = max(limit, self.sizes.get(client, 0))
             self.schedule.limit = max(self.sizes.values())
         return self.attach(key)
@@ -135,7 +134,7 @@ class Stager:
         """Return the number of files of shards and columns of a dataset that are not in the cache."""
         with self.changed:
             names = chain.from_iterable(self.datasets[key].parts)
-            return sum(self.schedule.files[key, name].state != "present" for name in names)
+            return sum(not self.schedule.files[key, name].is_held for name in names)
 
     def stats(self) -> Any:
         """Return counts since the start of this process."""
@@ -163,6 +162,9 @@ class Stager:
                 self._answer_ready()
             elif kind == "free":
                 self.schedule.free(client, [(key, name) for name in message["names"]])
+            elif kind == "doubt":
+                for name in message["names"]:
+                    self.schedule.doubt(self.schedule.files[key, name])
             elif kind == "plan":
                 plan = self.schedule.plans.setdefault((client, message["plan"]), Plan())
                 dataset = self.datasets[key]
@@ -235,7 +237,13 @@ class Stager:
                 self._notify()
 
     def _download(self, dataset: RemoteDataset, entry: FileEntry) -> None:
-        """Download a file to its place. One that is missing or has a wrong digest is downloaded again, once."""
+        """Download a file to its place, unless an equal one is there.
+
+        One that is missing or has a wrong digest is downloaded again, once.
+        """
+        with suppress(DatasetError, OSError):
+            Layout(dataset.root).check_digest(entry)
+            return
         for left in reversed(range(_ATTEMPTS)):
             begin = time.monotonic()
             try:
@@ -341,15 +349,11 @@ class Stager:
             outbox.put(message)
 
 
-def _key_of(manifest: bytes) -> str:
-    return hashlib.sha256(manifest).hexdigest()[:_KEY_LENGTH]
-
-
 def _check_standing(dataset: RemoteDataset) -> None:
     """Check that the dataset in the store is still the one that was opened."""
     found = "another in its place"
     try:
-        if _key_of(dataset.store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)) == dataset.key:
+        if key_of(dataset.store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)) == dataset.key:
             return
     except FileNotFoundError:
         found = f"no {MANIFEST_NAME}: it was deleted, or another is being copied there"

@@ -39,7 +39,13 @@ class CacheReport(Result):
         done = "deleted: " if self.cleared else ""
         lines = [f"{self.path}: {done}{size / 1e9:.3f} GB of {counted(len(self.datasets), 'dataset')}"]
         for dataset in self.datasets:
-            held, entries = sum(dataset.files.values()), dataset.manifest.entries
+            held = sum(dataset.files.values())
+            if dataset.manifest is None:
+                lines.append(
+                    f"  {dataset.url}: {held / 1e9:.3f} GB with a damaged manifest, replaced when it is opened"
+                )
+                continue
+            entries = dataset.manifest.entries
             total = sum(entry.bytes for entry in entries)
             files = f"{len(dataset.files)} of {counted(len(entries), 'file')}"
             lines.append(f"  {dataset.url}: {files}, {held / 1e9:.3f} of {total / 1e9:.3f} GB")
@@ -50,7 +56,7 @@ class CacheReport(Result):
         found = [
             {
                 "url": dataset.url,
-                "digest": dataset.manifest.digest,
+                "digest": None if dataset.manifest is None else dataset.manifest.digest,
                 "files": len(dataset.files),
                 "bytes": sum(dataset.files.values()),
                 "path": str(dataset.root),

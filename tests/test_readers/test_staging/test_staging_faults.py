@@ -20,6 +20,7 @@ from support.crops import write_crops
 from support.errors import raises
 from support.staged import COUNT, SHARD_ROWS, assert_same, epoch_of, shard_bytes, stager_pid
 
+import packer
 from readers import Loader, open_dataset
 from readers.staging import client as client_module
 from readers.staging.client import client_of
@@ -46,6 +47,67 @@ def test_a_wrong_shard_is_an_error_that_names_it_and_other_shards_can_be_read(da
     assert not list(tmp_path.rglob("*.partial"))
     server.fail()
     assert remote[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
+
+
+def end_stager(cache: Path) -> None:
+    with CacheFolder(cache).lock().acquire(timeout=60):
+        pass
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes({"zeros": bytes(len(data)), "cut": data[:100], "flip": data[:-1] + bytes([data[-1] ^ 1])}[how])
+
+
+@pytest.mark.parametrize("how", ["zeros", "flip"])
+@pytest.mark.parametrize("name", ["shard-00001.lmdb", "shard-00001.lmdb.index", "index/label.npy"])
+def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(datasets, server, tmp_path, name, how) -> None:
+    local = open_dataset(datasets["lmdb"])
+
+    def check() -> int:
+        remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+        assert remote.column("label").tolist() == local.column("label").tolist()
+        assert_same(epoch_of(Loader(remote, 8, shuffle=False)), epoch_of(Loader(local, 8, shuffle=False)))
+        return int(client_of(tmp_path).ask("stats").get("fetched_files", 0))
+
+    check()
+    end_stager(tmp_path)
+    spoil(next(tmp_path.rglob(f"facepack/datasets/*/*/{name}")), how)
+    assert check() == 1
+    end_stager(tmp_path)
+    assert check() == 0
+
+
+def test_a_file_that_is_damaged_while_the_stager_runs_is_fetched_again(datasets, server, tmp_path) -> None:
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    list(Loader(remote, 8))
+    remote.column("label")
+    for name in ("shard-00001.lmdb.index", "index/label.npy"):
+        spoil(next(tmp_path.rglob(f"facepack/datasets/*/*/{name}")), "zeros")
+    other = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    assert other[SHARD_ROWS]["key"] == open_dataset(datasets["lmdb"])[SHARD_ROWS]["key"]
+    assert other.column("label").tolist() == open_dataset(datasets["lmdb"]).column("label").tolist()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "../source.json"])
+def test_a_damaged_manifest_in_the_cache_is_replaced_or_cleared(datasets, server, tmp_path, name) -> None:
+    def read() -> int:
+        return len(list(Loader(open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB"), 8)))
+
+    whole = read()
+    for _ in range(2):
+        end_stager(tmp_path)
+        (manifest,) = tmp_path.rglob("facepack/datasets/*/*/manifest.json")
+        spoil(manifest.parent / name, "zeros")
+        (dataset,) = packer.cache(tmp_path).datasets
+        assert sum(dataset.files.values()) > 10 * shard_bytes(datasets["lmdb"])
+        assert read() == whole
+    end_stager(tmp_path)
+    spoil(manifest.parent / name, "cut")
+    run_packer("cache", tmp_path)
+    run_packer("cache", tmp_path, "--clear")
+    assert list((tmp_path / "facepack" / "datasets").iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["503", "500", "reset", "cut"])

@@ -15,7 +15,7 @@ def key(number: int) -> FileKey:
 def schedule_of(count: int, limit: int, size: int = 10) -> CacheSchedule:
     schedule = CacheSchedule(limit)
     for number in range(count):
-        schedule.add(key(number), size, present=False)
+        schedule.add(key(number), size, held=False)
     return schedule
 
 
