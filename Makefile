@@ -45,7 +45,7 @@ test-light: $(LIGHT_STAMP)  ## run the tests without torch, OpenCV and video lib
 
 $(LIGHT_STAMP): pyproject.toml constraints.txt
 	test -d $(LIGHT_BIN) || $(PYTHON) -m venv $(VENV)-light
-	$(LIGHT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hdf5,parquet,tfrecord]' \
+	$(LIGHT_BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[hdf5,parquet]' \
 		hypothesis lmdb psutil pytest scikit-image
 	touch $@
 
@@ -58,7 +58,7 @@ test-external: setup  ## run the tests against libraries of other projects
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[external]'
 	$(BIN)/python -m pytest -q -m external
 	test -x $(VENV)-tf/bin/python || $(PYTHON) -m venv $(VENV)-tf
-	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet,tfrecord]' \
+	$(VENV)-tf/bin/python -m pip install --quiet --editable '.[hdf5,parquet]' \
 		tensorflow-cpu nvidia-dali-cuda120 hypothesis lmdb psutil pytest scikit-image
 	$(VENV)-tf/bin/python -m pytest -q -m external $(FORMATS)
 

@@ -125,8 +125,11 @@ class CacheFolder:
         """Yield the datasets, in the order of their keys."""
         for root in sorted(path for path in self.datasets.glob("*/*") if path.is_dir()) if self.exists else ():
             url, manifest, data = "(from an unknown place)", None, _read(root / MANIFEST_NAME)
+            source = _read(root.parent / _SOURCE)
+            if not data and not source:  # cleared, but it holds other files
+                continue
             with suppress(ValueError, KeyError, TypeError):
-                url = str(json.loads(_read(root.parent / _SOURCE))["url"])
+                url = str(json.loads(source)["url"])
             if key_of(data) == root.parent.name:
                 manifest = Manifest.loads(data, str(root / MANIFEST_NAME))
             yield CachedDataset(root, url, manifest, dict(present(root, manifest)))

@@ -141,7 +141,7 @@ def dataset_layout(
             if value is not None:
                 raise UsageError(option=option, expected="a dataset in a store", found=f"the folder {shorten(given)}")
         return Layout(given_path(name, given).absolute())
-    folder = given_path("cache", cache or os.environ.get(CACHE_VARIABLE) or default_cache()).absolute()
+    folder = cache_folder(cache)
     wanted = cache_size if cache_size is not None else os.environ.get(SIZE_VARIABLE)
     size = None if wanted is None else parse_size(wanted, "cache_size")[0]
     options = check_sendable(storage_options or {})
@@ -199,6 +199,7 @@ def dataset_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path
     return layout.root
 
 
-def default_cache() -> Path:
-    """Return the cache folder of this user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def cache_folder(given: str | os.PathLike[str] | None = None, name: str = "cache") -> Path:
+    """Return the cache folder: that of the argument `name`, or by default ``$FACEPACK_CACHE``, or ``~/.cache``."""
+    default = os.environ.get(CACHE_VARIABLE) or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return given_path(name, given or default).absolute()

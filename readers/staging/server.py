@@ -34,6 +34,7 @@ from shardspec.errors import (
     DatasetError,
     NotADatasetError,
     ShardCorruptError,
+    ShardMissingError,
     ShardspecError,
     StoreError,
     UsageError,
@@ -253,7 +254,7 @@ class Stager:
                 if not left and isinstance(error, ShardCorruptError):
                     raise
                 if not left:
-                    raise StoreError(
+                    raise ShardMissingError(
                         place=dataset.store.place(entry.name),
                         expected=f"an object of {entry.bytes} bytes",
                         found="none",

@@ -10,9 +10,8 @@ from filelock import Timeout
 from packer.jobs.result import Result
 from packer.recipe.checks import checked
 from readers.staging.folder import CachedDataset, CacheFolder
-from readers.staging.layout import CACHE_VARIABLE, default_cache
+from readers.staging.layout import cache_folder
 from shardspec.errors import BuildLockedError
-from shardspec.layout import given_path
 from shardspec.wording import counted
 
 
@@ -86,7 +85,7 @@ def cache(folder: str | os.PathLike[str] | None = None, *, clear: bool = False) 
         If the cache is to be cleared while a program reads datasets through it.
     """
     clear = checked("clear", clear, bool)
-    place = CacheFolder(given_path("folder", folder or os.environ.get(CACHE_VARIABLE) or default_cache()).absolute())
+    place = CacheFolder(cache_folder(folder, "folder"))
     if not clear or not place.exists:
         return CacheReport(place.root, tuple(place.list()), cleared=False)
     try:

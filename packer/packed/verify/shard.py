@@ -195,7 +195,12 @@ class ShardWalk:
     def __init__(self, layout: Layout, manifest: Manifest, shard: Shard | Column) -> None:
         self._schema = manifest.shard_schema if isinstance(shard, Shard) else manifest.schema.select([shard.field])
         self._shard = (layout, manifest, shard)
-        self._reader = open_shard(*self._shard)
+        self._release = layout.hold(shard.files)
+        try:
+            self._reader = open_shard(*self._shard)
+        except BaseException:
+            self._release()
+            raise
         self._unchecked: ShardReader | None = None
         self._checks = ValueChecks(self._schema)
 
@@ -226,6 +231,7 @@ class ShardWalk:
         self._reader.close()
         if self._unchecked is not None:
             self._unchecked.close()
+        self._release()
 
     def _check(self, rows: range) -> Iterator[Batch]:
         try:

@@ -5,9 +5,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,23 @@ from readers.formats.indexed import IndexedReader, storage_of
 from readers.formats.machine import available_processors
 from readers.formats.npy import map_npy
 from readers.formats.shards import open_shard
-from readers.staging.layout import dataset_folder
+from readers.staging.folder import CacheFolder
+from readers.staging.layout import cache_folder, dataset_layout
 from shardspec.entries import Column, FileEntry, Shard, total
-from shardspec.errors import DatasetError, MissingDependencyError, system_reason
+from shardspec.errors import DatasetChangedError, DatasetError, MissingDependencyError, StoreError, system_reason
 from shardspec.formats import FORMATS
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout, place_of
+from shardspec.layout import (
+    BUILD_FOLDER,
+    INDEX_FOLDER,
+    ITEMS_NAME,
+    MANIFEST_NAME,
+    REJECTS_NAME,
+    Layout,
+    given_path,
+    is_url,
+)
 from shardspec.manifest import Manifest
+from shardspec.stores import local_path
 from shardspec.wording import counted
 
 _TICK_S = 1.0
@@ -107,8 +119,8 @@ def verify(
 
     Parameters
     ----------
-    dataset : path
-        A packed dataset.
+    dataset : path or str
+        A packed dataset: a folder, or a URL. From a store, every file is downloaded again, whatever the cache holds.
     deep : bool
         Whether to decode every value of every sample, too, and check shapes, dtypes, ranges, that keys are unique, and
         that the index equals the shards. Of a damaged shard, the samples that cannot be read are named.
@@ -124,11 +136,30 @@ def verify(
     DatasetError
         If there is no readable manifest, or if another dataset replaced this one meanwhile. Everything else is in the
         report.
+    StoreError
+        If a store cannot be read.
     MissingDependencyError
         If a library that reads the format is not installed.
     """
-    path, listener, deep = dataset_folder(dataset), listener_of(progress), checked("deep", deep, bool)
-    layout = Layout(path)
+    listener, deep = listener_of(progress), checked("deep", deep, bool)
+    with _stored(dataset) as layout:
+        return _verify(layout, deep, listener)
+
+
+@contextmanager
+def _stored(dataset: str | os.PathLike[str]) -> Iterator[Layout]:
+    """Yield the layout of a dataset. Files in a store are downloaded to a cache that is new and deleted afterwards."""
+    given = local_path(dataset) if isinstance(dataset, str) else dataset
+    if not isinstance(given, str) or not is_url(given):
+        yield Layout(given_path("dataset", given))
+        return
+    folder = CacheFolder(cache_folder())
+    folder.make()
+    with TemporaryDirectory(prefix="verify-", dir=folder.root, ignore_cleanup_errors=True) as fresh:
+        yield dataset_layout(given, cache=fresh, name="dataset")
+
+
+def _verify(layout: Layout, deep: bool, listener: ProgressListener) -> VerifyReport:
     manifest, stamp = layout.load_stamped()
     if FORMATS[manifest.format].stored is not None:
         storage_of(manifest.format)  # a library that this machine lacks is not a problem of the dataset
@@ -153,15 +184,16 @@ def verify(
         listed += _check_deep(layout, manifest, parts, problems, listener)
     if listed and layout.stamp_manifest() != stamp:
         raise DatasetError(
-            place=place_of(path),
+            place=layout.shown,
             expected="one dataset all the time",
             found="that another took its place meanwhile",
             hint="run the command again",
         )
     sizes = sum(entry.bytes for entry in entries)
-    unlisted = _unlisted(layout, entries)
+    unlisted = _unlisted(layout, entries) if layout.is_local else ()
+    listed = [text.replace(str(layout.root), layout.shown) for text in listed]
     return VerifyReport(
-        place_of(path),
+        layout.root if layout.is_local else layout.shown,
         deep,
         len(entries),
         len(manifest.shards),
@@ -198,7 +230,13 @@ def _parallel(
 
 def _check_file(layout: Layout, entry: FileEntry) -> str:
     try:
-        layout.check_digest(entry)
+        release = layout.hold([entry])
+        try:
+            layout.check_digest(entry)
+        finally:
+            release()
+    except (StoreError, DatasetChangedError):
+        raise
     except DatasetError as error:
         return str(error)
     except OSError as error:
@@ -224,6 +262,7 @@ def _check_manifest(layout: Layout, manifest: Manifest) -> Iterator[str]:
 
 def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> str:
     """Check that a shard, or column, with the right digest opens and has the samples that it should have."""
+    release = layout.hold(shard.files)
     try:
         reader = open_shard(layout, manifest, shard)
         if isinstance(reader, IndexedReader):
@@ -236,11 +275,14 @@ def _check_open(layout: Layout, manifest: Manifest, shard: Shard | Column) -> st
             f"{without_advice(error)}: its SHA-256 matches, so the manifest's other entries for it are wrong: "
             "edited later, or written wrong"
         )
+    finally:
+        release()
     return ""
 
 
 def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -> Iterator[str]:
     """Check shapes and dtypes of the index, and the lines of the reports against the counts."""
+    layout.require(entry for entry in manifest.files if entry.name not in problems)
     for field in manifest.schema:
         entry = layout.find_index(manifest, field.name)
         if entry is None or entry.name in problems or not field.is_scalar:

@@ -17,7 +17,8 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import RowsLayout, browsed_folder
 from packer.page.counts import spread
 from readers import open_dataset
-from shardspec.layout import layout_at
+from shardspec.layout import Layout, layout_at
+from shardspec.stores import Store
 
 
 @pytest.fixture
@@ -70,6 +71,25 @@ def test_commands_read_a_bucket_like_a_folder(faces: Path, server: StoreServer, 
     assert exported[0] == exported[1]
 
 
+def test_verify_reads_the_store_and_not_the_cache(faces: Path, server: StoreServer, tmp_path: Path) -> None:
+    url = server.url("faces")
+    entries = Layout(faces).load().entries
+    packer.convert(url, tmp_path / "fills", progress=False, format="npy")  # so that every file is in the cache
+    report = packer.verify(url, deep=True, progress=False)
+    assert (report.ok, report.path, report.unlisted) == (True, url, ())
+    for entry in (entries[0], entries[-1]):
+        whole = (faces / entry.name).read_bytes()
+        Store(url).put(entry.name, whole[:-1] + bytes([whole[-1] ^ 1]))
+        (problem,) = packer.verify(url, progress=False).problems
+        assert problem.startswith(f"{url}/{entry.name}: ")
+        Store(url).delete([entry.name])
+        (problem,) = packer.verify(url, deep=True, progress=False).problems
+        assert problem.startswith(f"{url}/{entry.name}: ")
+        Store(url).put(entry.name, whole)
+    assert packer.verify(url, progress=False).ok
+    assert not [path.name for path in (tmp_path / "cache" / "facepack").glob("verify-*")]
+
+
 @pytest.mark.parametrize("format", ["lmdb", "npy", "parquet", "hdf5", "tfrecord", "webdataset"])
 def test_a_few_samples_need_no_whole_shards(
     server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None, format: str
@@ -115,11 +135,12 @@ def test_a_server_that_ignores_ranges_sends_whole_shards(faces: Path, tmp_path: 
 
 
 def test_a_command_says_that_the_cache_does_not_hold_the_dataset(
-    faces: Path, server: StoreServer, monkeypatch: pytest.MonkeyPatch
+    faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(part.bytes for part in open_dataset(faces).manifest.parts)
     monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(2 * largest))
-    assert main(["verify", server.url("faces"), "--quiet"]) == 2
+    assert main(["convert", server.url("faces"), str(tmp_path / "out"), "--format", "npy", "--quiet"]) == 2
+    assert packer.verify(server.url("faces"), deep=True, progress=False).ok  # two shards at a time
     assert inspect(server.url("faces")).manifest.samples == 12
 
 

@@ -25,7 +25,14 @@ from readers import Loader, open_dataset
 from readers.staging import client as client_module
 from readers.staging.client import client_of
 from readers.staging.folder import CacheFolder, read_address
-from shardspec.errors import DatasetChangedError, NotADatasetError, ShardCorruptError, StoreError, UsageError
+from shardspec.errors import (
+    DatasetChangedError,
+    NotADatasetError,
+    ShardCorruptError,
+    ShardMissingError,
+    StoreError,
+    UsageError,
+)
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -191,7 +198,7 @@ def test_a_dataset_that_is_replaced_gives_no_wrong_bytes(datasets, server, tmp_p
 def test_a_missing_shard_of_the_same_dataset_is_an_error(datasets, server, tmp_path) -> None:
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
     server.fail({"match": "GET .*/shard-00001.lmdb$", "kind": "404", "times": 10**6})
-    with raises(StoreError, place=server.url("lmdb/shard-00001.lmdb"), found="none"):
+    with raises(ShardMissingError, place=server.url("lmdb/shard-00001.lmdb"), found="none"):
         remote[SHARD_ROWS]
 
 
