@@ -27,7 +27,7 @@ from packer.jobs.hosts.base import Host, Room, run_agents
 from packer.jobs.hosts.srun import SrunCluster, parse_counts
 from packer.jobs.plan import JobSettings
 from packer.recipe.options import BuildOptions
-from packer.workspace import Workspace
+from packer.workspace import Workspace, append_line
 from packer.workspace.leases import Agent
 from shardspec.errors import BuildError, UsageError
 
@@ -165,7 +165,7 @@ def _run_on(nodes: _Nodes, space: Workspace, monkeypatch: pytest.MonkeyPatch) ->
     space.create()
     space.create_results(1)
     space.part(0).mkdir(exist_ok=True)
-    space.journal.write_text('{"did": "task", "number": 0, "rows": 5}\n')
+    append_line(space.journal, {"did": "task", "number": 0, "rows": 5})
     monkeypatch.setattr("packer.jobs.hosts.base.resolve", lambda *_: lambda *_: nodes)
     task = SimpleNamespace(start=0, stop=5)
     plan: Any = SimpleNamespace(tasks=[task], settings=JobSettings("build", "images"))

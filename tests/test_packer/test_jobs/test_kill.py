@@ -24,6 +24,7 @@ from support.steps import LOG, read_log
 
 from packer.builds.parts.part import Part
 from packer.builds.planning.plan import TASK_ITEMS, BuildPlan
+from packer.workspace.durable import read_record
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
 
@@ -269,7 +270,7 @@ def test_kills_in_work_assembly_and_commit(mixed: Path, tmp_path: Path, builds: 
     dying = environment(python_path=[hooks, TESTS], **{LOG: str(tmp_path / "log")})
     run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=dying, expect=-signal.SIGKILL)
     progress.after_kill()
-    tasks = BuildPlan.from_json(json.loads((out / ".build/plan.json").read_bytes())).tasks
+    tasks = BuildPlan.from_json(read_record(out / ".build/plan.json")).tasks
     run_packer("build", mixed, out, *OPTIONS, *STEPS, "--workers", 2, env=env)
     progress.at_end()
     check_whole(out)
