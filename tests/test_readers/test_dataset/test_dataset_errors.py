@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.batches import error_of
 from support.crops import astronaut_crops, keys
-from support.datasets import picture, text, write_dataset
+from support.datasets import manifest_document, picture, text, write_dataset
 from support.errors import raises
 from torch.utils.data import DataLoader
 
@@ -134,7 +134,7 @@ def test_newer_versions_and_other_formats_are_refused(tmp_path, raw_path):
         readers.LMDBDataset(tmp_path / "d")
     assert isinstance(open_dataset(tmp_path / "d"), readers.NpyDataset)
     path = Layout(tmp_path / "d").manifest
-    path.write_text(json.dumps({**json.loads(path.read_text()), "spec_version": 99}))
+    path.write_text(json.dumps({**manifest_document(path.parent), "spec_version": 99}))
     with raises(VersionError, expected="spec_version 1 or less", found=99):
         open_dataset(tmp_path / "d")
     with raises(NotADatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from support.command import run_packer
-from support.datasets import fixed, picture, ragged, text, values_for, write_dataset
+from support.datasets import fixed, manifest_document, picture, ragged, text, values_for, write_dataset
 
 import readers
 from readers import CenterCrop, Whole, open_dataset
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 def change(root: Path, *changes: tuple[tuple[Any, ...], Any]) -> None:
     """Put values at places of the manifest."""
     path = root / "manifest.json"
-    document = json.loads(path.read_text())
+    document = manifest_document(path.parent)
     for place, value in changes:
         target = document
         for key in place[:-1]:
