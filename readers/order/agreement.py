@@ -97,9 +97,8 @@ def choose_shuffle(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleCho
         return ShuffleChoice("full", "the dataset has no blocks")
     if _is_remote(stored):
         window = max(1, min(data.largest_window for data in stored))
-        return ShuffleChoice(
-            "blocks", f"the dataset is in a store, and its cache holds {2 * window} shards for each rank", window
-        )
+        cached = f", and its cache holds {2 * window} shards for each rank" if window < WINDOW_BLOCKS else ""
+        return ShuffleChoice("blocks", f"the dataset is in a store{cached}", window)
     residence = find_residence(stored)
     return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
 
