@@ -14,7 +14,7 @@ from packer.assembly.schemas import unite_schemas
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import BUILT_KEY, Input, open_input, plan_copy, several_paths
+from packer.packed.plan import BUILT_KEY, Input, join_neighbours, open_input, plan_copy, several_paths
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from packer.workspace.hashing import in_several
@@ -205,11 +205,12 @@ def _class_at(classes: Sequence[str], number: int) -> str:
 
 
 def _number_keys(inputs: Sequence[Input]) -> list[Input]:
-    """Increase the item numbers of later inputs if keys would occur twice."""
+    """Increase the item numbers of later inputs if keys would occur twice, or if all are pieces of one build."""
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
     hashes = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
-    if not len(in_several(hashes)):
+    repeated = len(in_several(hashes)) > 0
+    if not repeated and (len(list(join_neighbours(inputs))) > 1 or not all(map(_is_numbered, inputs))):
         return list(inputs)
     ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]
     starts = np.cumsum([0, *ends]).tolist()
@@ -221,6 +222,10 @@ def _keys(one: Input) -> Iterator[bytes]:
     with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
         for batch in rows.batches(["key"]):
             yield from map(bytes, batch["key"])
+
+
+def _is_numbered(one: Input) -> bool:
+    return all(BUILT_KEY.match(key) for key in _keys(one))
 
 
 def _last_item(one: Input) -> int:

@@ -371,7 +371,7 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
         raise UsageError(option="shuffle", expected="a seed of 0 or more", found=shorten(shuffle))
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
     plan = RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
-    generations = tuple(_join_neighbours(g for one in plan.inputs for g in one.manifest.generations))
+    generations = tuple(join_neighbours(plan.inputs))
     if shuffle is not None and len(generations) > 1:
         generations = (join_generations(plan),)
     pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
@@ -381,14 +381,14 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
     return replace(plan, pieces=pieces, generations=kept)
 
 
-def _join_neighbours(generations: Iterable[Generation]) -> Iterator[Generation]:
-    """Yield the generations, with neighbours joined that the same recipe and libraries built."""
+def join_neighbours(inputs: Iterable[Input]) -> Iterator[Generation]:
+    """Yield the generations of all inputs, with neighbours joined that the same recipe and libraries built."""
 
     def how(generation: Generation) -> tuple[Any, ...]:
         kind = generation.kind if generation.kind in _JOINED else object()  # an object equals no other
         return kind, generation.recipe, generation.runtime
 
-    for _, group in groupby(generations, key=how):
+    for _, group in groupby((g for one in inputs for g in one.manifest.generations), key=how):
         first, *rest = joined = list(group)
         if rest:
             prints = list(dict.fromkeys(one.fingerprint for one in joined))

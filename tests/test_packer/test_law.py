@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builds import QUIET
 from support.fuzz import examples
@@ -85,6 +85,15 @@ def cut(rows: list[dict[str, Any]], ends: set[int]) -> list[list[dict[str, Any]]
 
 
 @examples(12)
+@example(  # the first items of a piece are rejected, so that no two pieces have a key in common
+    how={"format": "hdf5", "encode": "jpeg", "shard_size": 1},
+    count=14,
+    seed=969,
+    ends={0},
+    interrupts=[0] * 12,
+    other="npy",
+    shuffle=None,
+)
 @given(
     how=RECIPES,
     count=st.integers(2, 24),
