@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google_crc32c import value as crc32c
 from support.packed import fingerprints
 
 import packer
@@ -71,7 +72,9 @@ def test_the_index_is_written_without_a_copy_of_the_table(tmp_path: Path) -> Non
     numbers = np.arange(100 * rows * len(columns)).reshape(100, rows, len(columns))
     for part in numbers:
         view = memoryview(part.tobytes())
-        table.add(RowGroup(view, columns, np.arange(rows) * 8 * len(columns), lengths, shapes))
+        sums = np.array([crc32c(number.tobytes()) for number in part.reshape(-1)], np.uint32).reshape(part.shape)
+        starts = np.arange(rows) * 8 * len(columns)
+        table.add(RowGroup(Path(), view, columns, starts, lengths, sums, shapes))
     table.schema = Schema(tuple(Field(name, "fixed", "<i8", ()) for name in columns))
     tracemalloc.start()
     write_index(table, None, tmp_path)
