@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from packer.builds.estimate import Estimate
     from packer.builds.pack import pack
     from packer.builds.result import BuildResult
-    from packer.builds.update.compare import Growth
+    from packer.builds.update.compare import UpdateCounts
     from packer.builds.writing.writer import Writer
     from packer.cluster.agent import WorkResult, work
     from packer.cluster.status import AgentStatus, StatusReport, status
@@ -85,7 +85,7 @@ else:
             "ExportResult": ImportTarget("packer.packed.export.export:ExportResult"),
             "FolderNote": ImportTarget("packer.environment:FolderNote"),
             "GenerationNote": ImportTarget("packer.packed.inspect.inspect:GenerationNote"),
-            "Growth": ImportTarget("packer.builds.update.compare:Growth"),
+            "UpdateCounts": ImportTarget("packer.builds.update.compare:UpdateCounts"),
             "InspectReport": ImportTarget("packer.packed.inspect.inspect:InspectReport"),
             "JobResult": ImportTarget("packer.jobs.result:JobResult"),
             "Leak": ImportTarget("packer.packed.inspect.leaks:Leak"),
@@ -162,7 +162,6 @@ __all__ = [
     "ExportResult",
     "FolderNote",
     "GenerationNote",
-    "Growth",
     "Image",
     "InspectReport",
     "JobResult",
@@ -181,6 +180,7 @@ __all__ = [
     "StatusReport",
     "StepSpec",
     "SubmitResult",
+    "UpdateCounts",
     "ValueCount",
     "ValueCounts",
     "VerifyReport",

@@ -174,7 +174,7 @@ class ShardPlan:
 _SAVED = ("rows", "format", "cuts", "first", "key", "order_digest")
 
 
-class Piece(NamedTuple):
+class ShardRun(NamedTuple):
     """A run of stored rows that shares no shard with other runs.
 
     Attributes
@@ -192,7 +192,7 @@ def plan_assembly(
     rows: Mapping[str, Any],
     source: RowSource,
     format: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[ShardRun],
     order: IntArray | None = None,
     first: int = 0,
 ) -> ShardPlan:
@@ -202,7 +202,7 @@ def plan_assembly(
     ----------
     rows : mapping
         The configuration of the row source.
-    pieces : sequence of Piece
+    pieces : sequence of ShardRun
         All rows, in their stored order.
     order : (rows,) int64 or None
         The source's rows in stored order, possibly a subset. None means all rows in the order of the source.
@@ -342,7 +342,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[
     bytes_of : (rows,) int64
         Encoded size of each row in bytes.
     shard_bytes : int or None
-        See `Piece`.
+        See `ShardRun`.
     """
     ends = np.cumsum(bytes_of)
     cuts = [0]
@@ -366,7 +366,7 @@ def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_b
         yield source.read(rows[first : first + step], fields)
 
 
-def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[Piece]) -> tuple[int, ...]:
+def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[ShardRun]) -> tuple[int, ...]:
     cuts = [0]
     for piece in pieces:
         start = cuts[-1]

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import carry_columns
-from packer.assembly.plan import Piece, shuffled
+from packer.assembly.plan import ShardRun, shuffled
 from packer.builds.generations import BuildTotals, arrange_generations
 from packer.builds.parts.part import Part, PartColumns, open_part
 from packer.builds.parts.rows import RowTable, UpdatedRows, describe_rows, describe_updated, find_rows
 from packer.builds.parts.schema import SchemaSettler, count_columns, settled_reports
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
 from packer.builds.reports import BaseReports, ItemIdentity, ReportWriter
-from packer.builds.update.compare import Comparison
-from packer.jobs.plan import Assembly, Task
+from packer.builds.update.compare import UpdatePlan
+from packer.jobs.plan import RowLayout, Task
 from packer.jobs.stages import failed_item
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
@@ -59,7 +59,7 @@ class BuildAssembler:
     ----------
     digests : bytearray
         See `packer.builds.planning.plan`.
-    comparison : Comparison, optional
+    comparison : UpdatePlan, optional
         See `packer.builds.job.BuildJob`.
     rejects : bool
         Whether items may be rejected; otherwise the first reject is an error.
@@ -71,7 +71,7 @@ class BuildAssembler:
         plan: BuildPlan,
         digests: bytearray,
         declaration: Declaration | None,
-        comparison: Comparison | None,
+        comparison: UpdatePlan | None,
         *,
         rejects: bool,
     ) -> None:
@@ -106,7 +106,7 @@ class BuildAssembler:
         """Close the files."""
         self._reports.close()
 
-    def assemble(self) -> Assembly:
+    def assemble(self) -> RowLayout:
         """Write the reports and settle the schema.
 
         Raises
@@ -128,8 +128,8 @@ class BuildAssembler:
         config = describe_rows(self._columns, self._rows, self._table.schema)
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
         made = arrange_generations(self._plan, totals, compared)
-        pieces = [Piece(one.rows, recipe.shard_size) for one in made]
-        added = Assembly(config, recipe.format, pieces, order, source=self._table)
+        pieces = [ShardRun(one.rows, recipe.shard_size) for one in made]
+        added = RowLayout(config, recipe.format, pieces, order, source=self._table)
         return added if compared is None else self._assemble_update(compared, added, counts.samples)
 
     def _read_rest(self) -> None:
@@ -194,7 +194,7 @@ class BuildAssembler:
         before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
         return ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
 
-    def _assemble_update(self, compared: Comparison, added: Assembly, samples: int) -> Assembly:
+    def _assemble_update(self, compared: UpdatePlan, added: RowLayout, samples: int) -> RowLayout:
         """Plan shards for the new rows. If samples are removed, the new shards also hold the rows that are kept.
 
         Raises

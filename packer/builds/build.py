@@ -12,7 +12,7 @@ from packer.builds.job import BuildJob
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult, check_rejects
-from packer.builds.update.compare import Comparison, Growth, compare
+from packer.builds.update.compare import UpdateCounts, UpdatePlan, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.upload import Upload
@@ -218,7 +218,7 @@ def plan_build(
     listener: ProgressListener,
     functions: Mapping[str, Step] | None = None,
     declaration: Declaration | None = None,
-) -> tuple[BuildJob, tuple[str, ...], Growth | None] | BuildResult:
+) -> tuple[BuildJob, tuple[str, ...], UpdateCounts | None] | BuildResult:
     """List the items of a source, and plan the build.
 
     Returns
@@ -226,7 +226,7 @@ def plan_build(
     job : BuildJob
     notes : tuple of str
         Notes for the user about the source, one line each.
-    growth : Growth or None
+    growth : UpdateCounts or None
         In an update, how the source compares with the dataset. If the dataset is up to date, the result is returned
         instead of these three values.
     """
@@ -249,7 +249,7 @@ def plan_build(
 
 def _compare(
     out: Path, listing: Listing, recipe: Recipe, runtime: Mapping[str, str], options: BuildOptions
-) -> Comparison | None:
+) -> UpdatePlan | None:
     """Compare a source with the dataset in a folder. Return None if the folder holds no dataset yet."""
     layout = Layout(out)
     base = committed(layout)
@@ -292,7 +292,7 @@ def dry_run(
         If the call is invalid.
     """
 
-    def compare(listing: Listing, runtime: Mapping[str, str]) -> Comparison | None:
+    def compare(listing: Listing, runtime: Mapping[str, str]) -> UpdatePlan | None:
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
 
     with sharing_settings(storage_options):

@@ -15,7 +15,7 @@ from packer.builds.parts.schema import count_columns, settled_reports
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
-from packer.builds.update.compare import Comparison, Growth
+from packer.builds.update.compare import UpdateCounts, UpdatePlan
 from packer.builds.work import BuildWork
 from packer.jobs.plan import OnItem, Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
@@ -64,7 +64,7 @@ class Estimate(Result):
         Free space on the output's file system.
     notes : tuple of str
         Notes for the user about the source, one line each, for example about missing labels or ignored files.
-    growth : Growth or None
+    growth : UpdateCounts or None
         In an update, how the source compares with the dataset; None for a new dataset.
     copied_bytes : int
         Size of the dataset's shards if the update removes samples, since most of it is then copied; otherwise 0.
@@ -81,7 +81,7 @@ class Estimate(Result):
     workers: int
     free_bytes: int
     notes: tuple[str, ...] = ()
-    growth: Growth | None = None
+    growth: UpdateCounts | None = None
     copied_bytes: int = 0
 
     @property
@@ -126,7 +126,7 @@ def estimate(
     options: BuildOptions,
     functions: Mapping[str, Step],
     listener: ProgressListener,
-    compare: Callable[[Listing, Mapping[str, str]], Comparison | None],
+    compare: Callable[[Listing, Mapping[str, str]], UpdatePlan | None],
 ) -> Estimate:
     """Plan a build, and pack a few items into a temporary folder. Nothing is written to `out`.
 

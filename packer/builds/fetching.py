@@ -16,7 +16,7 @@ from packer.sources.folders.sidecars import PART
 from packer.sources.item import Item, ItemFile
 from packer.sources.stored import set_state, source_store, time_of
 from packer.workspace.disk_list import writing_temporary
-from packer.workspace.scratch import Scratch
+from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import BuildError, ObjectDeniedError, StoreError
 from shardspec.layout import is_url
 from shardspec.registry import import_target
@@ -80,7 +80,7 @@ class Fetcher:
             for download, files in downloads.items():
                 self._files[download] += files
         self._items = iter([item for item in items if item.index in self._needs])
-        self._scratch = Scratch()
+        self._scratch = TemporaryFiles()
         try:
             self._start()
             yield

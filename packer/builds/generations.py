@@ -10,8 +10,8 @@ import numpy as np
 from packer.assembly.columns import carried_columns
 from packer.builds.planning.plan import BuildPlan
 from packer.builds.reports import BrokenTracks, ReportWriter
-from packer.builds.update.compare import Comparison
-from packer.jobs.plan import Contents, Made
+from packer.builds.update.compare import UpdatePlan
+from packer.jobs.plan import ManifestParts, NewGeneration
 from packer.recipe import TRACK_RULES, Recipe
 from packer.workspace import Workspace
 from packer.workspace.durable import read_needed, write_record
@@ -72,29 +72,29 @@ class BuildTotals:
         return cls(Counts(**found.pop("counts")), broken_tracks=tracks, **found)
 
 
-def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: Comparison | None) -> list[Made]:
+def arrange_generations(plan: BuildPlan, totals: BuildTotals, compared: UpdatePlan | None) -> list[NewGeneration]:
     """Return the generations of the dataset after a build or update."""
     counts = totals.counts
     if compared is None:
         return [
-            Made(
+            NewGeneration(
                 Generation("build", plan.fingerprint, plan.manifest_recipe, plan.runtime, counts, ()),
                 counts.samples,
             )
         ]
     kept = [
-        Made(replace(one, shards=()), one.counts.samples) if compared.rewrites else Made(one, 0)
+        NewGeneration(replace(one, shards=()), one.counts.samples) if compared.rewrites else NewGeneration(one, 0)
         for one in _left_of_base(plan, totals, compared)
     ]
     if not counts.items:  # all retried items were rejected again
         return kept
     added = Generation(compared.kind, plan.fingerprint, compared.recipe, plan.runtime, counts, ())
     if not compared.joins:
-        return [*kept, Made(added, counts.samples)]
+        return [*kept, NewGeneration(added, counts.samples)]
     last, rows = kept[-1]
     fingerprint = sha256_json([last.fingerprint, plan.fingerprint])
     joined = replace(last, fingerprint=fingerprint, counts=total([last, added]))
-    return [*kept[:-1], Made(joined, rows + counts.samples)]
+    return [*kept[:-1], NewGeneration(joined, rows + counts.samples)]
 
 
 def count_labels(index: Path) -> dict[int, int]:
@@ -121,20 +121,20 @@ def stored_labels(layout: Layout, manifest: Manifest) -> dict[int, int]:
 
 
 def describe_contents(
-    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: Comparison | None, finished: str
-) -> Contents:
+    space: Workspace, plan: BuildPlan, totals: BuildTotals, compared: UpdatePlan | None, finished: str
+) -> ManifestParts:
     """Return the contents of a build's manifest, including the history of an updated dataset."""
     made = arrange_generations(plan, totals, compared)
     if compared is None:
-        return Contents(made)
+        return ManifestParts(made)
     counts, removed, last = totals.counts, compared.growth.count_removed(), made[-1].generation
     kind = last.kind if counts.items else "update"
     now = [_note(kind, last, finished, counts, removed)] if counts.items or removed else []
     columns = carried_columns(space, compared.base)
-    return Contents(made, columns, {"history": [*_read_history(compared.base), *now]})
+    return ManifestParts(made, columns, {"history": [*_read_history(compared.base), *now]})
 
 
-def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: Comparison) -> list[Generation]:
+def _left_of_base(plan: BuildPlan, totals: BuildTotals, compared: UpdatePlan) -> list[Generation]:
     """Return the dataset's old generations, without items that are gone or have moved to another generation."""
     kept = []
     for number, generation in enumerate(compared.base.generations):

@@ -13,9 +13,9 @@ from packer.builds.planning.changes import describe_changed_terms, describe_made
 from packer.builds.planning.plan import BuildPlan, ItemLines, live_columns, make_plan, read_item_lines
 from packer.builds.reports import GONE
 from packer.builds.update.checks import FROM_INPUTS, FROM_PACKED
-from packer.builds.update.compare import Comparison
+from packer.builds.update.compare import UpdatePlan
 from packer.builds.work import BuildWork, keep_parts
-from packer.jobs.plan import Contents, JobSettings, Resumption, Task, TaskResults
+from packer.jobs.plan import JobSettings, ManifestParts, ResultReader, ResumeRules, Task
 from packer.recipe import Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, has_core_to_spare
 from packer.recipe.fields import Declaration
@@ -43,7 +43,7 @@ class BuildJob:
         Steps passed as Python functions, by their names in the recipe.
     declaration : Declaration, optional
         The declared fields, for a recipe whose only step is a function from an input to samples.
-    comparison : Comparison, optional
+    comparison : UpdatePlan, optional
         In an update, the dataset that the items of the listing are added to.
 
     Attributes
@@ -67,7 +67,7 @@ class BuildJob:
         options: BuildOptions,
         functions: Mapping[str, Step] | None = None,
         declaration: Declaration | None = None,
-        comparison: Comparison | None = None,
+        comparison: UpdatePlan | None = None,
     ) -> None:
         declared = None if declaration is None else declaration.to_json()
         base = "" if comparison is None else comparison.base.digest
@@ -98,7 +98,7 @@ class BuildJob:
         )
 
     @property
-    def resumption(self) -> Resumption:
+    def resumption(self) -> ResumeRules:
         grows = not self._from_packed and self._declaration is None
         return _Resumption(self.plan, self._lines, can_update=grows)
 
@@ -126,15 +126,15 @@ class BuildJob:
         return BuildWork(space, self.plan, self._functions, self._live, resources=resources)
 
     @contextmanager
-    def collect(self, space: Workspace) -> Iterator[TaskResults]:
+    def collect(self, space: Workspace) -> Iterator[ResultReader]:
         rejects = self._options.on_error != "fail"
         assembler = BuildAssembler(
             space, self.plan, self._digests, self._declaration, self._comparison, rejects=rejects
         )
         with closing(assembler):
-            yield TaskResults(space.finished_tasks(), assembler.assemble, assembler.read)
+            yield ResultReader(space.finished_tasks(), assembler.assemble, assembler.read)
 
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
         self.totals = BuildTotals.load(space)
         self.labels = count_labels(Layout(space.final).index(LABEL))
         found = describe_contents(space, self.plan, self.totals, self._comparison, finished)
@@ -144,7 +144,7 @@ class BuildJob:
         return replace(found, about=about, wall_clock={"tasks_run": tasks_run, **marks, **found.wall_clock})
 
 
-class _Resumption(Resumption):
+class _Resumption(ResumeRules):
     """Compares a build's plan with earlier work in its folder. Parts of the same plan stay valid.
 
     Parameters

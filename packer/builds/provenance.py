@@ -140,7 +140,7 @@ def _try_models(recipe: Recipe) -> dict[str, str]:
     """
     tried = {"preset": "faces", "landmarks": recipe.landmarks, "landmark_model": recipe.landmark_model}
     tried |= {"detector": recipe.detector, "device": recipe.device} if recipe.detects else {}
-    with SyncChild(["packer.builds.planning.trial", json.dumps(tried)]) as child:
+    with SyncChild(["packer.builds.planning.model_trial", json.dumps(tried)]) as child:
         answer = child.answer(_TRIAL_LIMIT_S)
         if answer is None or answer["event"] == "died":
             how = f"were not ready after {_TRIAL_LIMIT_S:g} s" if answer is None else f"died, {child.describe_death()}"

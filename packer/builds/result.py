@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from packer.builds.reports import BrokenTracks
-from packer.builds.update.compare import Growth
+from packer.builds.update.compare import UpdateCounts
 from packer.jobs.result import JobResult
 from packer.recipe.options import BuildOptions
 from shardspec.entries import Counts, total
@@ -34,7 +34,7 @@ class BuildResult(JobResult):
         Boxes of packed items for frames that were not sampled or could not be read; None if the recipe has no boxes.
     wide_colours : mapping of str to int, or None
         Number of videos by the HDR or wide-gamut standard of their colours; None if there are no such videos.
-    growth : Growth or None
+    growth : UpdateCounts or None
         In an update, how the source compares with the dataset; None for a new dataset.
     labels : dict of int to int
         Number of samples by label; empty if the samples have no labels.
@@ -49,7 +49,7 @@ class BuildResult(JobResult):
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
     wide_colours: Mapping[str, int] | None = None
-    growth: Growth | None = None
+    growth: UpdateCounts | None = None
     labels: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()

@@ -18,10 +18,10 @@ from packer.jobs.engines.base import Event
 from packer.jobs.hosts.base import UNTIL_INPUT_ENDS
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.jobs.schedule import Gain, Schedule, describe_lost
+from packer.jobs.schedule import CountChange, Schedule, describe_lost
 from packer.jobs.stages import TaskEvents
 from packer.recipe import Recipe
-from packer.recipe.engines import Team, count_workers, has_core_to_spare
+from packer.recipe.engines import WorkerSettings, count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.item import item_name
 from packer.workspace import Workspace
@@ -192,7 +192,7 @@ class _AgentRun:
         self._asked = False
         self._failed = ""
         self._done = 0
-        self._gained = Gain(0, 0, 0)
+        self._gained = CountChange(0, 0, 0)
 
     def run(self) -> WorkResult:
         space = self._space
@@ -227,7 +227,7 @@ class _AgentRun:
         workers = self._workers = count_workers(options.workers, recipe.preset, count)
         shares = shares_detector(recipe, options)
         engine = TimedEngine(
-            self._space, Team(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
+            self._space, WorkerSettings(workers, options.item_timeout, shares or has_core_to_spare(workers), shares)
         )
         claims = Claims(self._space.claims, self._agent.name, "task", count_blocks(count))
         claimer = BlockClaimer(
@@ -261,7 +261,7 @@ class _AgentRun:
                 self._listener.on_message(lost)
             self._note(event)
             try:
-                self._gained = Gain(*map(add, self._gained, events.take(event)))
+                self._gained = CountChange(*map(add, self._gained, events.take(event)))
             except BuildError as error:
                 self._failed = str(error)
                 raise

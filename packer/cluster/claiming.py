@@ -15,7 +15,7 @@ from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.hosts.srun import run_slurm
 from packer.jobs.plan import Unit, Verdicts
 from packer.jobs.schedule import Schedule
-from packer.recipe.engines import Team
+from packer.recipe.engines import WorkerSettings
 from packer.workspace import Workspace
 from packer.workspace.agents import Claims, block_size, count_blocks
 from packer.workspace.leases import Observer, slurm_job
@@ -45,7 +45,7 @@ class TimedEngine(ProcessesEngine):
         Longest and mean time of the finished units; 0 before the first.
     """
 
-    def __init__(self, workspace: Workspace, team: Team) -> None:
+    def __init__(self, workspace: Workspace, team: WorkerSettings) -> None:
         super().__init__(workspace, None, team)
         self.running: dict[Unit, float] = {}
         self.longest_s = self.mean_s = 0.0

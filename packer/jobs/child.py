@@ -23,7 +23,7 @@ _LOG_TAIL_BYTES = 1500
 _SIGKILL = 9  # not every system has the name
 
 
-class Answers:
+class AnswerQueue:
     """Queue of answers, each with its process, for one reader.
 
     In CPython 3.11, ``queue.SimpleQueue.get`` hangs if a signal is handled just as its timeout ends: it continues with
@@ -68,7 +68,7 @@ class Child:
         The module and its arguments.
     log : Path
         File for standard error.
-    answers : Answers
+    answers : AnswerQueue
     stdin : int
         As in ``subprocess.Popen``.
     keep : sequence of int
@@ -86,7 +86,7 @@ class Child:
         self,
         command: Sequence[str],
         log: Path,
-        answers: Answers,
+        answers: AnswerQueue,
         *,
         stdin: int = subprocess.PIPE,
         keep: Sequence[int] = (),
@@ -146,11 +146,11 @@ class Child:
             tail = log.read().decode(errors="replace").strip()
         return f"{how}: {tail.splitlines()[-1]}" if tail else how
 
-    def take(self, message: dict[str, Any], answers: Answers) -> None:
+    def take(self, message: dict[str, Any], answers: AnswerQueue) -> None:
         """Queue an answer; called by the reading thread."""
         answers.put((self, message))
 
-    def _read(self, answers: Answers) -> None:
+    def _read(self, answers: AnswerQueue) -> None:
         assert self.process.stdout is not None
         # Only this thread may close the pipe: another thread would block while this one reads.
         with self.process.stdout as lines:
@@ -172,7 +172,7 @@ class SyncChild(Child):
     """
 
     def __init__(self, command: Sequence[str], *, stdin: int = subprocess.PIPE) -> None:
-        self._answers = Answers()
+        self._answers = AnswerQueue()
         self._folder = tempfile.TemporaryDirectory()
         super().__init__(command, Path(self._folder.name) / "log", self._answers, stdin=stdin)
 

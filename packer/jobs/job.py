@@ -11,7 +11,7 @@ from typing import Any
 
 from packer.assembly.plan import ShardPlan
 from packer.jobs.hosts.base import run_agents
-from packer.jobs.plan import JobPlan, Made
+from packer.jobs.plan import JobPlan, NewGeneration
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
 from packer.jobs.stages import Workers, assemble_shards, cut_into_shards, run_tasks
@@ -246,7 +246,7 @@ class Job:
         return sum(line["did"] in what for line in self.workspace.read_journal())
 
 
-def _assign_shards(made: Sequence[Made], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
+def _assign_shards(made: Sequence[NewGeneration], cuts: Sequence[int], shards: Sequence[Shard]) -> list[Generation]:
     """Assign the new shards to generations. No shard has rows of two generations."""
     shared, first, stop = [], 0, 0
     for generation, rows in made:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from packer.assembly.plan import Piece, RowSource
+from packer.assembly.plan import RowSource, ShardRun
 from packer.workspace import Workspace
 from packer.workspace.replacement import FieldColumn
 from shardspec.columns import IntArray
@@ -141,7 +141,7 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Assembly:
+class RowLayout:
     """How the rows of the tasks become shards.
 
     Attributes
@@ -149,7 +149,7 @@ class Assembly:
     rows : dict
         The row source's configuration (`packer.assembly.plan.open_rows`).
     format : str
-    pieces : sequence of Piece
+    pieces : sequence of ShardRun
         All rows, in their stored order.
     order : (rows,) int64 or None
         The source's rows in their stored order; None for the source's own order.
@@ -163,14 +163,14 @@ class Assembly:
 
     rows: Mapping[str, Any]
     format: str
-    pieces: Sequence[Piece]
+    pieces: Sequence[ShardRun]
     order: IntArray | None
     first_shard: int = 0
     before: Mapping[str, Path] | None = None
     source: RowSource | None = None
 
 
-class Made(NamedTuple):
+class NewGeneration(NamedTuple):
     """A generation without its new shards, and the number of rows in these shards.
 
     In an update, it may have shards of the dataset.
@@ -181,7 +181,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TaskResults:
+class ResultReader:
     """Results of a job's tasks, which are read while other tasks run.
 
     Attributes
@@ -196,17 +196,17 @@ class TaskResults:
     """
 
     finished: Collection[int]
-    assemble: Callable[[], Assembly]
+    assemble: Callable[[], RowLayout]
     read: Callable[[Iterable[int]], None] = lambda _: None
 
 
 @dataclass(frozen=True)
-class Contents:
+class ManifestParts:
     """Generations, columns and times that the manifest of a job's dataset will list, apart from new shards.
 
     Attributes
     ----------
-    generations : sequence of Made
+    generations : sequence of NewGeneration
         All generations, in order.
     columns : sequence of FieldColumn
         The columns. The files of new columns are in ``space.columns``, in a folder named like the field.
@@ -216,7 +216,7 @@ class Contents:
         Title, licence and citation.
     """
 
-    generations: Sequence[Made]
+    generations: Sequence[NewGeneration]
     columns: Sequence[FieldColumn] = ()
     wall_clock: Mapping[str, Any] = field(default_factory=dict)
     about: About = UNSAID
@@ -254,7 +254,7 @@ class JobSettings:
     notes: Sequence[str] = ()
 
 
-class Resumption:
+class ResumeRules:
     """Relation of a plan to earlier work in its folder. By default, the plan can use no earlier work."""
 
     def made(self, manifest: Manifest) -> bool:
@@ -293,7 +293,7 @@ class JobPlan(Protocol):
         ...
 
     @property
-    def resumption(self) -> Resumption:
+    def resumption(self) -> ResumeRules:
         """Relation to earlier work in the folder."""
         ...
 
@@ -327,11 +327,11 @@ class JobPlan(Protocol):
         """Open the work, which runs units in this process."""
         ...
 
-    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+    def collect(self, space: Workspace) -> AbstractContextManager[ResultReader]:
         """Collect the results of the tasks inside the block."""
         ...
 
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
         """Return what the manifest will list.
 
         Parameters

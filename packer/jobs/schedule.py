@@ -269,7 +269,7 @@ def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> 
     return f"{program()}: a worker process {_ENDS[event.kind]} at {at} ({event.message}): {event.follows}"
 
 
-class Gain(NamedTuple):
+class CountChange(NamedTuple):
     """Changes of the numbers of items, samples and rejects; negative if an item yields less than before."""
 
     items: int
@@ -277,7 +277,7 @@ class Gain(NamedTuple):
     rejects: int
 
 
-_NOTHING = Gain(0, 0, 0)
+_NOTHING = CountChange(0, 0, 0)
 
 
 class ItemTally:
@@ -288,24 +288,24 @@ class ItemTally:
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._of_plan = tasks
-        self._tasks: dict[int, dict[int, Gain]] = {}
+        self._tasks: dict[int, dict[int, CountChange]] = {}
 
-    def take(self, event: Event) -> Gain:
+    def take(self, event: Event) -> CountChange:
         """Return the change caused by an event, which is zero unless an item or a unit ends."""
         if event.unit is None:
             return _NOTHING
         if event.kind == "done" and event.unit.do in ("task", "join"):
             task = self._of_plan[event.unit.number]
             unheard = task.stop - task.start - len(self._tasks.pop(event.unit.number, {}))
-            return Gain(unheard, 0, 0)
+            return CountChange(unheard, 0, 0)
         if not event.ends:
             return _NOTHING
         known, gained = self._tasks.setdefault(event.unit.number, {}), [0, 0, 0]
         for ended in event.ends:
-            now, items = Gain(1, ended.samples, int(ended.rejected)), range(ended.item, ended.item + ended.items)
+            now, items = CountChange(1, ended.samples, int(ended.rejected)), range(ended.item, ended.item + ended.items)
             before = [known[item] for item in items if item in known] if known else []
             known.update(dict.fromkeys(items, now))
             gained = [sum_ + len(items) * gain for sum_, gain in zip(gained, now, strict=True)]
             for gain in before:
                 gained = [sum_ - less for sum_, less in zip(gained, gain, strict=True)]
-        return Gain(*gained)
+        return CountChange(*gained)

@@ -9,11 +9,11 @@ from functools import partial
 from packer.assembly.plan import ShardPlan, open_rows, plan_assembly, write_index
 from packer.assembly.shard import place_shard
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.plan import Assembly, JobPlan, JobSettings, Task, TaskResults, Unit
+from packer.jobs.plan import JobPlan, JobSettings, ResultReader, RowLayout, Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
-from packer.jobs.schedule import Gain, ItemTally, Schedule, describe_lost
+from packer.jobs.schedule import CountChange, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
-from packer.recipe.engines import ENGINES, Team, count_workers, has_core_to_spare
+from packer.recipe.engines import ENGINES, WorkerSettings, count_workers, has_core_to_spare
 from packer.recipe.options import BuildOptions
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
@@ -112,7 +112,7 @@ class Workers:
         options = self._options
         # A worker that waits for the detecting process can decode meanwhile.
         ahead = shares_detector or has_core_to_spare(min(workers, units))
-        team = Team(workers, options.item_timeout, ahead, shares_detector)
+        team = WorkerSettings(workers, options.item_timeout, ahead, shares_detector)
         make = resolve("engine", options.engine, ENGINES)
         engine: Engine = make(self._space, lambda: self._plan.open_work(self._space), team)
         return engine
@@ -123,7 +123,7 @@ def run_tasks(
     space: Workspace,
     workers: Workers,
     listener: ProgressListener,
-    results: TaskResults,
+    results: ResultReader,
     *,
     rejects: bool,
 ) -> None:
@@ -185,7 +185,7 @@ class TaskEvents:
         self._rejects = rejects
         self._tally = ItemTally(tasks)
 
-    def take(self, event: Event) -> Gain:
+    def take(self, event: Event) -> CountChange:
         """Take an event, and return the change that it causes.
 
         Raises
@@ -212,7 +212,7 @@ def failed_item(item: str, why: str) -> BuildError:
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
-def cut_into_shards(assemble: Callable[[], Assembly], space: Workspace) -> ShardPlan:
+def cut_into_shards(assemble: Callable[[], RowLayout], space: Workspace) -> ShardPlan:
     """Cut the rows of all tasks into shards, and write the reports, the index, and last the plan of the shards."""
     found = assemble()
     with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:

@@ -10,7 +10,7 @@ have them in the dataset's folder. ``audio_frames`` is not read, because it is w
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_entries, read_lines, relative_path, text_of
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_entries, read_lines, relative_path, text_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -27,7 +27,7 @@ _MODIFIED: Mapping[str, str] = {"real": "none", "visual": "video", "audio": "aud
 """The streams that are forged, by the first word of ``modify_type`` (both_modified, in the loader both-modified)."""
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the videos that the metadata lists. Those of test have no labels, and are listed only by request."""
     base = tree.locate(
         lambda folder: any(tree.has(join(folder, name)) for name in _LISTS.values()),

@@ -8,7 +8,7 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_lines, relative_path
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -42,7 +42,7 @@ class VideoId(NamedTuple):
         return cls(tuple(folder.lower() for folder in folders if folder.lower() != INNER), PurePosixPath(name).stem)
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find all videos. Those in the list are the test split, all others train; there is no official val split."""
     base = tree.locate(
         lambda folder: bool(set(_LABELS) & {name.lower() for name in tree.folders(folder)}),
@@ -101,7 +101,7 @@ def _describe(video: VideoId, path: str, videos: dict[VideoId, str]) -> dict[str
     return {"label": label, "original": path, "person": real[1] if real else f"youtube-{video.name}"}
 
 
-def _read_list(tree: Tree, choice: Choice, base: str) -> dict[VideoId, str]:
+def _read_list(tree: Tree, choice: DatasetFilter, base: str) -> dict[VideoId, str]:
     """Read the path of each listed video."""
     path = tree.official_list(choice, TEST_LIST, (base, ""))
     if path is None:

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Tree, TreeContents, read_json, relative_path
+from packer.known.tree import DatasetFilter, Tree, TreeContents, read_json, relative_path
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.wording import LONG, cut, list_some, shorten
@@ -29,7 +29,7 @@ class BenchVideo(NamedTuple):
     masks: list[str]
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the frames of all videos. A video in several splits has rows for each."""
     if choice.no_lists:
         raise UsageError(option="lists", expected="a JSON file of DeepfakeBench", found="'none'")
@@ -57,7 +57,7 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
     return found
 
 
-def _file(tree: Tree, choice: Choice) -> Path:
+def _file(tree: Tree, choice: DatasetFilter) -> Path:
     """Return the JSON file in the option `lists`, or the only one next to the data."""
     if choice.lists is not None and not choice.lists.is_dir():
         return choice.lists

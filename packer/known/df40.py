@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from packer.known.deepfakebench import read_videos
-from packer.known.tree import Choice, Tree, TreeContents, join
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import list_some
@@ -69,7 +69,7 @@ class FrameId(NamedTuple):
         return cls(_METHOD_OF[lower[at]], "real" in inside, source, "/".join([*rest, parts[-1]]))
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the frames, and with lists only those that they name. Without, folders called train are the train split."""
     found = TreeContents()
     files: dict[str, FrameId] = {}
@@ -107,7 +107,9 @@ def _row(path: str, frame: FrameId, split: str) -> dict[str, str | None]:
     }
 
 
-def _add_listed(tree: Tree, found: TreeContents, choice: Choice, files: dict[str, FrameId], methods: set[str]) -> None:
+def _add_listed(
+    tree: Tree, found: TreeContents, choice: DatasetFilter, files: dict[str, FrameId], methods: set[str]
+) -> None:
     """Add the listed frames that exist, wherever they are, and count the others by method."""
     by_frame: dict[FrameId, str] = {}
     for place, of in files.items():
@@ -141,7 +143,7 @@ def _add_listed(tree: Tree, found: TreeContents, choice: Choice, files: dict[str
     found.unlisted += [path for path in files if path not in used]
 
 
-def _listed_frames(tree: Tree, found: TreeContents, choice: Choice) -> Iterator[tuple[str, str]]:
+def _listed_frames(tree: Tree, found: TreeContents, choice: DatasetFilter) -> Iterator[tuple[str, str]]:
     """Yield the split and path of each frame of the lists."""
     path = choice.lists or Path()
     lists = sorted(path.glob("*.json")) if path.is_dir() else [path]

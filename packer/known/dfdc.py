@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_json, read_rows, relative_path, text_of
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_json, read_rows, relative_path, text_of
 from packer.vision.media import VIDEO
 from shardspec.errors import UsageError
 from shardspec.wording import counted, list_some, shorten
@@ -15,7 +15,7 @@ _SPLITS: Mapping[str, str] = {"train": "train", "val": "val", "validation": "val
 _LABELS: Mapping[str, str] = {"real": "real", "fake": "fake", "0": "real", "1": "fake"}
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the videos of every folder that has a list, at any depth."""
     found = TreeContents()
     lists: list[tuple[str, str]] = []

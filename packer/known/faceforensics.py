@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_json
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_json
 from shardspec.errors import UsageError
 from shardspec.wording import list_some, shorten
 
@@ -38,7 +38,7 @@ class MethodVideos(NamedTuple):
     videos: dict[str, str]
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find originals and forgeries, with masks. The official lists name pairs of originals, which imply forgeries."""
     base = tree.locate(
         lambda folder: bool({ORIGINALS, FORGERIES} & set(tree.folders(folder))),
@@ -80,7 +80,7 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
     return found
 
 
-def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
+def _compressions(tree: Tree, choice: DatasetFilter, base: str) -> list[str]:
     sources = [join(base, kind, name) for kind in (ORIGINALS, FORGERIES) for name in tree.folders(join(base, kind))]
     kinds = {
         (name, kind)
@@ -97,7 +97,7 @@ def _compressions(tree: Tree, choice: Choice, base: str) -> list[str]:
     return choice.pick_compressions(there, "present")
 
 
-def _members(tree: Tree, choice: Choice, base: str) -> tuple[dict[str, ListEntry], list[str]]:
+def _members(tree: Tree, choice: DatasetFilter, base: str) -> tuple[dict[str, ListEntry], list[str]]:
     """Read each video's split and partner from the lists ``SPLIT.json``, and return absent lists of unwanted splits."""
     members: dict[str, ListEntry] = {}
     absent: list[str] = []
@@ -144,7 +144,7 @@ def _part(tree: Tree, method: str, source: str, compression: str) -> MethodVideo
 def _add_pairs(
     tree: Tree,
     found: TreeContents,
-    choice: Choice,
+    choice: DatasetFilter,
     members: Mapping[str, ListEntry],
     originals: MethodVideos,
     parts: Sequence[MethodVideos],

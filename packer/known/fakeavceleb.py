@@ -9,7 +9,7 @@ name, which holds the folder from ``FakeAVCeleb/`` on. In their copies, 22 video
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_rows, relative_path
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_rows, relative_path
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -33,7 +33,7 @@ _COLUMNS = ("source", "target1", "method", "type", "race", "gender", "path")
 _NONE = ("", "-")
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the videos that the metadata lists. There is no official split; `group` is the person of the source."""
     home = tree.locate(lambda folder: tree.has(join(folder, METADATA)), f"{METADATA} (FakeAVCeleb)")
     inner = join(home, _INNER)

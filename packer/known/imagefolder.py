@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from packer.known.tree import Choice, Tree, TreeContents, join
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join
 from packer.vision.media import medium_of
 from shardspec.wording import list_some, program
 
@@ -18,7 +18,7 @@ SPLITS: Mapping[str, str] = {
 """Split of each folder, by its name in lower case."""
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the files of every class of every split."""
     base = tree.locate(
         lambda folder: any(name.lower() in SPLITS for name in tree.folders(folder)),

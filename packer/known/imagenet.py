@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, read_rows
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_lines, read_rows
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -18,7 +18,7 @@ _WNID = re.compile(r"n\d{8}\Z")
 _CLASSES = 1000
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the images of train by their folders, and of val by their folders or by the official list."""
     base = tree.locate(
         lambda folder: bool({"train", "val"} & set(tree.folders(folder))),
@@ -66,7 +66,7 @@ def _add_folders(tree: Tree, found: TreeContents, folder: str, split: str, wante
     return set(classes)
 
 
-def _add_flat(tree: Tree, found: TreeContents, folder: str, choice: Choice, base: str) -> set[str]:
+def _add_flat(tree: Tree, found: TreeContents, folder: str, choice: DatasetFilter, base: str) -> set[str]:
     """Add the images of a folder without class folders by the list of their classes, and return the classes."""
     images = {PurePosixPath(path).stem: path for path in tree.paths(folder, IMAGE.holds)}
     if choice.no_lists:
@@ -81,7 +81,7 @@ def _add_flat(tree: Tree, found: TreeContents, folder: str, choice: Choice, base
     return set(listed.values())
 
 
-def _read_list(tree: Tree, choice: Choice, base: str) -> dict[str, str]:
+def _read_list(tree: Tree, choice: DatasetFilter, base: str) -> dict[str, str]:
     """Read the class of each image of val by its name without suffix."""
     places = (
         "",
@@ -163,7 +163,7 @@ def _read_devkit_classes(path: Path) -> dict[int, str]:
         raise UsageError(f"expected the development kit's classes, {shorten(str(error))}", place=path) from error
 
 
-def _add_test(tree: Tree, found: TreeContents, folder: str, choice: Choice) -> None:
+def _add_test(tree: Tree, found: TreeContents, folder: str, choice: DatasetFilter) -> None:
     """Add the images of test, whose classes are not public, if the user asked for the split by name."""
     paths = tree.paths(folder, IMAGE.holds)
     if paths and "test" not in choice.splits:

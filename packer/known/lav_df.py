@@ -5,7 +5,7 @@ The fields of the metadata are those of the class ``Metadata`` in ``dataset/lavd
 
 from collections.abc import Mapping
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_entries, relative_path, text_of
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_entries, relative_path, text_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -15,7 +15,7 @@ SPLITS: Mapping[str, str] = {"train": "train", "dev": "val", "val": "val", "test
 _MODIFIED = {(False, False): "none", (True, False): "video", (False, True): "audio", (True, True): "both"}
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the videos that the metadata lists. A forgery of the sound alone is fake, and `modified` says so."""
     base = tree.locate(
         lambda folder: any(tree.has(join(folder, name)) for name in METADATA),

@@ -27,7 +27,7 @@ from packer.known import (
     lrw,
     voxceleb2,
 )
-from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, Choice, Tree, TreeContents
+from packer.known.tree import COLUMNS, INTERVALS, NO_LISTS, DatasetFilter, Tree, TreeContents
 from packer.packed.export.tables import TABLES
 from packer.workspace.output import check_output, writing_output
 from shardspec.errors import UsageError
@@ -36,13 +36,13 @@ from shardspec.registry import resolve
 from shardspec.wording import LISTED, LONG, counted, cut, did_you_mean, list_some, shorten
 
 
-class Known(NamedTuple):
+class PublicDataset(NamedTuple):
     """A dataset that can be listed: its finder, options and splits, and the options with which it is usually packed.
 
     `signs` are patterns of paths, one of which is in its folder and hardly in any other folder.
     """
 
-    find: Callable[[Tree, Choice], TreeContents]
+    find: Callable[[Tree, DatasetFilter], TreeContents]
     options: tuple[str, ...]
     splits: tuple[str, ...]
     recipe: str
@@ -59,43 +59,45 @@ _FACES = f"--preset faces --frames {{}} --size 256 --margin 0.3 --choose largest
 _FACES_IN_TIME = "--preset faces --size 224 --choose main"
 _IMAGES = "--preset images --size {}"
 
-KNOWN: Mapping[str, Known] = {
-    "av-deepfake1m": Known(
+KNOWN: Mapping[str, PublicDataset] = {
+    "av-deepfake1m": PublicDataset(
         av_deepfake1m.find,
         ("splits",),
         av_deepfake1m.SPLITS,
         _FACES_IN_TIME,
         ("train_metadata.json", "val_metadata.json"),
     ),
-    "celeb-df": Known(
+    "celeb-df": PublicDataset(
         celeb_df.find, ("methods", "splits", "lists"), ("train", "test"), _FACES.format(32), ("Celeb-synthesis",)
     ),
-    "deepfakebench": Known(
+    "deepfakebench": PublicDataset(
         deepfakebench.find, _ALL_OPTIONS, _THREE, "--preset images --encode png", ("dataset_json/*.json",)
     ),
-    "df40": Known(
+    "df40": PublicDataset(
         df40.find,
         ("methods", "splits", "lists"),
         _THREE,
         "--preset images --encode png",
         ("DF40", "DF40_train", "*/DF40", "simswap"),
     ),
-    "dfdc": Known(dfdc.find, ("splits",), _THREE, _FACES.format(16), ("dfdc_train_part_*",)),
-    "faceforensics": Known(
+    "dfdc": PublicDataset(dfdc.find, ("splits",), _THREE, _FACES.format(16), ("dfdc_train_part_*",)),
+    "faceforensics": PublicDataset(
         faceforensics.find, _ALL_OPTIONS, _THREE, _FACES.format(32), ("manipulated_sequences", "original_sequences")
     ),
-    "fakeavceleb": Known(fakeavceleb.find, ("methods",), (), _FACES_IN_TIME, ("FakeAVCeleb/*/", "RealVideo-*Audio")),
-    "imagefolder": Known(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
-    "imagenet": Known(
+    "fakeavceleb": PublicDataset(
+        fakeavceleb.find, ("methods",), (), _FACES_IN_TIME, ("FakeAVCeleb/*/", "RealVideo-*Audio")
+    ),
+    "imagefolder": PublicDataset(imagefolder.find, ("splits",), _THREE, f"{_IMAGES.format(256)} --resize exact"),
+    "imagenet": PublicDataset(
         imagenet.find, ("splits", "lists"), _THREE, _IMAGES.format(256), ("ILSVRC/Data", "train/n0???????")
     ),
-    "lav-df": Known(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME, ("metadata.min.json",)),
-    "lrs": Known(
+    "lav-df": PublicDataset(lav_df.find, ("splits",), _THREE, _FACES_IN_TIME, ("metadata.min.json",)),
+    "lrs": PublicDataset(
         *(lrs.find, ("splits", "lists"), ("pretrain", "trainval", *_THREE), _IMAGES.format(128)),
         signs=("pretrain/*/*.txt", "trainval/*/*.txt", "mvlrs_v1"),
     ),
-    "lrw": Known(lrw.find, ("splits",), _THREE, _IMAGES.format(128), ("ABOUT/train",)),
-    "voxceleb2": Known(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME, ("*/mp4/id[0-9]*",)),
+    "lrw": PublicDataset(lrw.find, ("splits",), _THREE, _IMAGES.format(128), ("ABOUT/train",)),
+    "voxceleb2": PublicDataset(voxceleb2.find, ("splits",), ("train", "test"), _FACES_IN_TIME, ("*/mp4/id[0-9]*",)),
 }
 """Datasets by their names on the command line."""
 
@@ -335,7 +337,7 @@ def list_dataset(
 
 def _choose(
     name: str, options: Mapping[str, str | Sequence[str] | None], lists: str | os.PathLike[str] | None
-) -> Choice:
+) -> DatasetFilter:
     """Check the options against those of the dataset."""
     known = KNOWN[name]
     for option, value in {**options, "lists": lists}.items():
@@ -351,11 +353,11 @@ def _choose(
     if lists == NO_LISTS:
         if chosen["splits"] and name != "imagenet":
             raise UsageError("--lists none leaves no splits to choose from", option="splits")
-        return Choice(**chosen, no_lists=True)
+        return DatasetFilter(**chosen, no_lists=True)
     given = None if lists is None else given_path("lists", lists)
     if given is not None and not given.exists():
         raise UsageError(option="lists", expected="a file, a folder or none", found=f"nothing at {given}")
-    return Choice(**chosen, lists=given)
+    return DatasetFilter(**chosen, lists=given)
 
 
 def _names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:

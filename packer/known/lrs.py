@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_lines, relative_path
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_lines, relative_path
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
@@ -11,7 +11,7 @@ _LRS2 = ("train", "val", "test")
 _LRS3 = ("pretrain", "trainval", "test")
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the clips of every recording, with their texts."""
     base = tree.locate(
         lambda folder: bool({"main", *_LRS3} & set(tree.folders(folder))),
@@ -26,14 +26,14 @@ def find(tree: Tree, choice: Choice) -> TreeContents:
         )
     else:
         for split in filter(choice.wants, _LRS3):
-            _add(tree, found, Choice(), join(base, split), None, split)
+            _add(tree, found, DatasetFilter(), join(base, split), None, split)
     without = sum(row["text"] is None for row in found.rows)
     if without:
         found.notes.append(f"clips without a text file: {without}")
     return found
 
 
-def _add_lrs2(tree: Tree, found: TreeContents, choice: Choice, base: str) -> None:
+def _add_lrs2(tree: Tree, found: TreeContents, choice: DatasetFilter, base: str) -> None:
     """Add clips by the lists ``SPLIT.txt``. Only the lists of the chosen splits must exist; pretrain needs none."""
     absent: list[str] = []
     listed: dict[str, dict[str, str]] = {"main": {}, "pretrain": {}}
@@ -58,7 +58,7 @@ def _add_lrs2(tree: Tree, found: TreeContents, choice: Choice, base: str) -> Non
 
 
 def _add(
-    tree: Tree, found: TreeContents, choice: Choice, folder: str, names: dict[str, str] | None, split: str
+    tree: Tree, found: TreeContents, choice: DatasetFilter, folder: str, names: dict[str, str] | None, split: str
 ) -> None:
     """Add the clips of a folder that are in `names`, with their splits; without `names`, all clips, in one split."""
     listed = names or {}

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from packer.known.tree import Choice, Tree, TreeContents, join
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join
 from packer.vision.media import medium_of
 
 SPLITS = ("train", "val", "test")
@@ -10,7 +10,7 @@ _MOST_TRIED = 20
 """Number of folders searched for clips when a dataset is recognised."""
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the clips of every word; the word is the label."""
     base = tree.locate(
         lambda folder: any(_is_word(tree, folder, word) for word in islice(tree.folders(folder), _MOST_TRIED)),

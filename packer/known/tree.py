@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Choice:
+class DatasetFilter:
     """Selection of files to list; an empty tuple selects all."""
 
     compression: tuple[str, ...] = ()
@@ -256,14 +256,14 @@ class Tree:
                 yield thing
                 stage.advance()
 
-    def official_list(self, choice: Choice, name: str, places: Iterable[str] = ("",)) -> Path | None:
+    def official_list(self, choice: DatasetFilter, name: str, places: Iterable[str] = ("",)) -> Path | None:
         """Find an official list in the option `lists`, or by its name in `places`."""
         if choice.lists is None:
             return next((self.root / place / name for place in places if self.has(join(place, name))), None)
         path = choice.lists / name if choice.lists.is_dir() else choice.lists
         return path if path.is_file() else None
 
-    def missing_list(self, choice: Choice, name: str, advice: str) -> UsageError:
+    def missing_list(self, choice: DatasetFilter, name: str, advice: str) -> UsageError:
         """Return the error for an official list that does not exist."""
         return UsageError(
             place=choice.lists or self.root,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from packer.known.tree import Choice, Tree, TreeContents, join, read_rows
+from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_rows
 from packer.vision.media import medium_of
 from shardspec.wording import list_some
 
@@ -19,7 +19,7 @@ SPLITS: Mapping[str, str] = {"dev": "train", "test": "test"}
 _PERSON = re.compile(r"id\d+\Z")
 
 
-def find(tree: Tree, choice: Choice) -> TreeContents:
+def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     """Find the clips of every person. Without a folder of its split, a person's split is that of the metadata."""
     base = tree.locate(
         lambda folder: bool(_places(tree, folder)),

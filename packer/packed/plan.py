@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.plan import Piece, PlannedShards, ShardPlan, shuffled
+from packer.assembly.plan import PlannedShards, ShardPlan, ShardRun, shuffled
 from packer.builds.provenance import library_versions
 from packer.builds.reports import checked_lines
 from packer.jobs.plan import (
-    Assembly,
-    Contents,
     JobSettings,
-    Made,
+    ManifestParts,
+    NewGeneration,
     OnItem,
-    Resumption,
+    ResultReader,
+    ResumeRules,
+    RowLayout,
     Task,
-    TaskResults,
     Unit,
     Verdicts,
     describe_changes,
@@ -115,7 +115,7 @@ class RepackPlan:
         ``format``, ``shard_size`` and ``shuffle``, and the options of the kind.
     runtime : dict of str to str
         Versions of the libraries that write the format.
-    pieces : tuple of Piece
+    pieces : tuple of ShardRun
         The rows of each generation.
     generations : tuple of Generation
         Without their shards.
@@ -129,7 +129,7 @@ class RepackPlan:
     inputs: tuple[Input, ...]
     options: Mapping[str, Any]
     runtime: Mapping[str, str]
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ShardRun, ...] = ()
     generations: tuple[Generation, ...] = ()
     rows: IntArray | None = None
     keep: Callable[[dict[str, Any]], bool] | None = None
@@ -142,7 +142,7 @@ class RepackPlan:
         return JobSettings(self.kind, stage="checking", item="shard")
 
     @property
-    def resumption(self) -> Resumption:
+    def resumption(self) -> ResumeRules:
         """Relation to earlier work in the folder."""
         return _CopyResumption(self)
 
@@ -192,18 +192,18 @@ class RepackPlan:
         """Open the work."""
         return RepackWork(space, self.source)
 
-    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+    def collect(self, space: Workspace) -> AbstractContextManager[ResultReader]:
         """Collect the results of the tasks."""
         finished = {task for task, shard in enumerate(self.shards) if space.scan(shard).exists()}
-        return nullcontext(TaskResults(finished, partial(self._assemble, space)))
+        return nullcontext(ResultReader(finished, partial(self._assemble, space)))
 
-    def _assemble(self, space: Workspace) -> Assembly:
+    def _assemble(self, space: Workspace) -> RowLayout:
         self._copy_reports(space.final)
         order, shuffle = self.rows, self.options["shuffle"]
         if shuffle is not None:
             drawn = shuffled(sum(piece.rows for piece in self.pieces), shuffle)
             order = drawn if order is None else order[drawn]
-        return Assembly(self.source, self.options["format"], self.pieces, order)
+        return RowLayout(self.source, self.options["format"], self.pieces, order)
 
     def _copy_reports(self, folder: Path) -> None:
         """Write ``items.jsonl`` and ``rejects.jsonl`` of the inputs into a folder, one input after another."""
@@ -215,9 +215,12 @@ class RepackPlan:
                         lines = (raw for raw in one.report_lines(name) if keep is None or keep(json.loads(raw)))
                         file.writelines(map(_without_generation, lines) if mixed else lines)
 
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
         """Return what the manifest will list. Added columns have become fields of the shards."""
-        made = [Made(generation, piece.rows) for generation, piece in zip(self.generations, self.pieces, strict=True)]
+        made = [
+            NewGeneration(generation, piece.rows)
+            for generation, piece in zip(self.generations, self.pieces, strict=True)
+        ]
         built = {}
         for one in self.inputs:
             for generation in one.manifest.generations:
@@ -226,10 +229,10 @@ class RepackPlan:
                     built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         about = About.united(one.manifest.about for one in self.inputs)
         clock = {"plan": self.fingerprint, "job": self.provenance, "built": built}
-        return Contents(made, wall_clock=clock, about=about)
+        return ManifestParts(made, wall_clock=clock, about=about)
 
 
-class _CopyResumption(Resumption):
+class _CopyResumption(ResumeRules):
     """Relation of a plan to earlier work. Checking the inputs is quick, so nothing is taken over from other plans."""
 
     def __init__(self, plan: RepackPlan) -> None:
@@ -374,7 +377,7 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
     generations = tuple(join_neighbours(plan.inputs))
     if shuffle is not None and len(generations) > 1:
         generations = (join_generations(plan),)
-    pieces = tuple(Piece(g.counts.samples, shard_bytes(plan, g)) for g in generations)
+    pieces = tuple(ShardRun(g.counts.samples, shard_bytes(plan, g)) for g in generations)
     adapted = {name: checked[name] for name in _ADAPTED if checked[name] is not None}
     recipes = ({name: adapted.get(name, value) for name, value in g.recipe.items()} for g in generations)
     kept = tuple(replace(g, recipe=recipe, shards=()) for g, recipe in zip(generations, recipes, strict=True))
@@ -406,7 +409,7 @@ def join_generations(plan: RepackPlan) -> Generation:
 
 
 def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
-    """Return the encoded bytes per shard (`Piece`): as requested, or as the rows were packed before."""
+    """Return the encoded bytes per shard (`ShardRun`): as requested, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size")
     return None if chosen is None else int(chosen)
 

@@ -20,7 +20,7 @@ from shardspec.wording import shorten
 class EngineEntry(ImportTarget):
     """An engine.
 
-    Its target is called with the workspace, a function that opens the work, and a `Team`. The target of an engine with
+    Its target is called with the workspace, a function that opens the work, and a `WorkerSettings`. The target of an engine with
     many hosts is a `packer.jobs.hosts.base.Cluster`, whose hosts run agents.
 
     Attributes
@@ -98,7 +98,7 @@ FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_fu
 
 
 @dataclass(frozen=True)
-class Team:
+class WorkerSettings:
     """Workers of an engine on this host.
 
     Attributes

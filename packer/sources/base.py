@@ -23,7 +23,7 @@ from shardspec.layout import is_url
 from shardspec.wording import LONG, counted, shorten
 
 if TYPE_CHECKING:
-    from packer.sources.stored import Mirror
+    from packer.sources.stored import StorePlaceholders
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Listing:
         Number of files that are not items.
     classes : dict of str to list of str
         Class names by column, for integer columns with class names.
-    roots : Roots or None
+    roots : AllowedFolders or None
         Root folders of further paths in the items' columns, which must not lead outside them; None if no column holds
         paths.
     fields : dict of str to str
@@ -61,14 +61,14 @@ class Listing:
         Description of what was searched for and where, for the message if there are no items.
     about : About
         Title, licence and citation of a packed dataset.
-    mirror : Mirror or None
+    mirror : StorePlaceholders or None
         If files are in stores, the folder whose paths stand for their URLs.
     """
 
     items: Sequence[Item]
     ignored: int = 0
     classes: dict[str, list[str]] = field(default_factory=dict)
-    roots: "Roots | None" = None
+    roots: "AllowedFolders | None" = None
     fields: dict[str, str] = field(default_factory=dict)
     further: tuple[str, ...] = ()
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -79,26 +79,26 @@ class Listing:
     notes: Sequence[str] = ()
     sought: str = ""
     about: About = UNSAID
-    mirror: "Mirror | None" = None
+    mirror: "StorePlaceholders | None" = None
 
 
 @dataclass(frozen=True)
-class Roots:
+class AllowedFolders:
     """The folders to which the paths of a table are relative. No path may lead outside them.
 
     Attributes
     ----------
     folders : tuple of Path
         Absolute paths. Symbolic links are not resolved.
-    mirror : Mirror or None
+    mirror : StorePlaceholders or None
         Contains those folders that stand for URLs.
     """
 
     folders: tuple[Path, ...]
-    mirror: "Mirror | None" = None
+    mirror: "StorePlaceholders | None" = None
 
     @classmethod
-    def of(cls, *folders: str | Path, mirror: "Mirror | None" = None) -> "Roots":
+    def of(cls, *folders: str | Path, mirror: "StorePlaceholders | None" = None) -> "AllowedFolders":
         """Make the roots from some folders.
 
         Raises
@@ -179,18 +179,18 @@ class Roots:
         return None
 
 
-class Examiner:
+class FileChecker:
     """Examines the files of one listing, and caches folders and recent files.
 
     Parameters
     ----------
-    roots : Roots
+    roots : AllowedFolders
         Folders that the files must not leave.
     frame_rate : float, optional
         Frame rate of folders of frames (`packer.recipe.Recipe.frame_folders`).
     """
 
-    def __init__(self, roots: Roots, frame_rate: float | None = None) -> None:
+    def __init__(self, roots: AllowedFolders, frame_rate: float | None = None) -> None:
         self._roots = roots
         self._resolved = roots.resolved
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
@@ -201,7 +201,7 @@ class Examiner:
         self._stripped, self._first_stripped = 0, ""
 
     def describe(self, index: int, path: str, columns: Mapping[str, Any], reject: str | None = None) -> Item:
-        """Return the item for a path in a table, like `Roots.describe`. If the file is valid, use `reject` as the reason.
+        """Return the item for a path in a table, like `AllowedFolders.describe`. If the file is valid, use `reject` as the reason.
 
         If the path does not exist but would without surrounding blanks, the blanks are ignored.
         """

@@ -10,13 +10,13 @@ from packer.recipe import Recipe
 from packer.sources.archives.listing import read_in_place
 from packer.sources.archives.opening import SUFFIXES as ARCHIVE_SUFFIXES
 from packer.sources.archives.opening import expand_braces, is_pattern, open_file, open_folder, open_pattern
-from packer.sources.base import Roots, Source
+from packer.sources.base import AllowedFolders, Source
 from packer.sources.column_types import TYPES, column_types
 from packer.sources.folders.folder import FolderSource
 from packer.sources.folders.sidecars import SIDECAR_BYTES, sidecar_suffix
 from packer.sources.packed import PackedSource, is_packed
 from packer.sources.rows import RowsSource, TableSource
-from packer.sources.stored import Mirror, StoredSource, check_url
+from packer.sources.stored import StoredSource, StorePlaceholders, check_url
 from packer.sources.tables.base import TABLES, is_table
 from packer.vision.media import medium_of
 from shardspec.errors import UsageError
@@ -52,7 +52,7 @@ def open_source(
     stored = any(map(is_url, recipe.root))
     if isinstance(source, Sequence) and not isinstance(source, str | bytes):
         _check_options(recipe, "rows")
-        opens: Callable[[Mirror | None], Source] = partial(_open_rows, source, recipe)
+        opens: Callable[[StorePlaceholders | None], Source] = partial(_open_rows, source, recipe)
     elif not isinstance(source, str | os.PathLike):
         if hasattr(source, "list_items"):
             _check_options(recipe, "an object")
@@ -75,13 +75,13 @@ def open_source(
     return StoredSource(opens, partial(_is_wanted, recipe)) if stored else opens(None)
 
 
-def _open_rows(rows: Sequence[Mapping[str, Any]], recipe: Recipe, mirror: Mirror | None) -> Source:
+def _open_rows(rows: Sequence[Mapping[str, Any]], recipe: Recipe, mirror: StorePlaceholders | None) -> Source:
     return RowsSource(
         rows, _roots(recipe, mirror) or Path.cwd(), column_types(recipe), recipe.frame_folders, recipe.path_suffix
     )
 
 
-def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
+def _open_path(path: Path, out: Path, recipe: Recipe, mirror: StorePlaceholders | None) -> Source:
     """Return the source for a path, which may be in the mirror of a store."""
     reads = read_in_place if mirror is None else mirror.reading
     if path.is_dir():
@@ -103,13 +103,13 @@ def _open_path(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> 
         )
     roots = _roots(recipe, mirror)
     if mirror is not None and mirror.holds(path):
-        roots = roots or Roots.of(mirror.add_beside(path), mirror=mirror)
+        roots = roots or AllowedFolders.of(mirror.add_beside(path), mirror=mirror)
         mirror.fill(path)
     types, suffix = column_types(recipe), recipe.path_suffix
     return TableSource(path, roots, types, recipe.frame_folders, recipe.unquoted, suffix)
 
 
-def _open_url(url: str, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
+def _open_url(url: str, out: Path, recipe: Recipe, mirror: StorePlaceholders | None) -> Source:
     """Return the source for a URL of a store, opened in its mirror."""
     assert mirror is not None
     scheme, _, place = url.partition("://")
@@ -140,7 +140,7 @@ def _is_wanted(recipe: Recipe, found: StoredObject) -> bool:
     return found.name.rpartition("/")[2] == MANIFEST_NAME and found.bytes <= MANIFEST_BYTES_MAX
 
 
-def _open_folder(path: Path, out: Path, recipe: Recipe, mirror: Mirror | None) -> Source:
+def _open_folder(path: Path, out: Path, recipe: Recipe, mirror: StorePlaceholders | None) -> Source:
     """Return the source for a folder: a packed dataset, archives, or a folder of files."""
     packed = is_packed(path)
     if packed and mirror is not None:
@@ -176,10 +176,10 @@ def _remedy(path: Path) -> str:
     return ": use the folder that contains it" if medium_of(path.name) is not None else ""
 
 
-def _roots(recipe: Recipe, mirror: Mirror | None) -> Roots | None:
+def _roots(recipe: Recipe, mirror: StorePlaceholders | None) -> AllowedFolders | None:
     """Return the folders that a recipe names. A URL becomes a folder in a mirror."""
     folders = [root if mirror is None or not is_url(root) else mirror.add(root) for root in recipe.root]
-    return Roots.of(*folders, mirror=mirror) if folders else None
+    return AllowedFolders.of(*folders, mirror=mirror) if folders else None
 
 
 def _refuse_build(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.base import Examiner, Listing, Roots
+from packer.sources.base import AllowedFolders, FileChecker, Listing
 from packer.sources.column_types import DROP
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_columns
@@ -49,7 +49,7 @@ class RowsSource:
 
     Parameters
     ----------
-    root : Path or Roots
+    root : Path or AllowedFolders
         The folders to which relative paths are relative; files outside them are rejects.
     types : dict of str to str
         Columns that become text, int or float regardless of their values.
@@ -62,14 +62,14 @@ class RowsSource:
     def __init__(
         self,
         rows: Sequence[Mapping[str, Any]],
-        root: Path | Roots,
+        root: Path | AllowedFolders,
         types: Mapping[str, str] | None = None,
         frame_rate: float | None = None,
         suffix: str | None = None,
     ) -> None:
         self.rows = rows
         self._suffix = suffix or ""
-        self.roots = root if isinstance(root, Roots) else Roots.of(root)
+        self.roots = root if isinstance(root, AllowedFolders) else AllowedFolders.of(root)
         self._types = types or {}
         self._frame_rate = frame_rate
 
@@ -88,7 +88,7 @@ class RowsSource:
         """List the items of rows. See `read_columns` for the parameters."""
         columns = read_columns(chunks, label_from, self._types, where, cells=lambda _: is_text, leave=path_column)
         items, outside, example = item_list(), array("q"), ""
-        examiner = Examiner(self.roots, self._frame_rate)
+        examiner = FileChecker(self.roots, self._frame_rate)
         for chunk in chunks():
             paths = self._with_suffix(chunk.column(path_column))
             examiner.ask(paths)
@@ -154,7 +154,7 @@ class TableSource(RowsSource):
 
     Parameters
     ----------
-    roots : Roots, optional
+    roots : AllowedFolders, optional
         The folders to which the paths are relative; by default the table's folder.
     types : dict of str to str
         Columns that become text, int or float regardless of their values.
@@ -169,13 +169,13 @@ class TableSource(RowsSource):
     def __init__(
         self,
         path: Path,
-        roots: Roots | None = None,
+        roots: AllowedFolders | None = None,
         types: Mapping[str, str] | None = None,
         frame_rate: float | None = None,
         unquoted: bool = False,
         suffix: str | None = None,
     ) -> None:
-        super().__init__((), roots or Roots.of(path.parent), types, frame_rate, suffix)
+        super().__init__((), roots or AllowedFolders.of(path.parent), types, frame_rate, suffix)
         self.path = path
         self._unquoted = unquoted
 

@@ -1,6 +1,6 @@
 """Sources in object stores and on web servers.
 
-A source is listed from a `Mirror`, a local folder with an empty file for each object. So the code that lists folders, tables
+A source is listed from a `StorePlaceholders`, a local folder with an empty file for each object. So the code that lists folders, tables
 and archives needs no knowledge of stores. The paths of the listed items are URLs, whose files the workers download
 (`packer.builds.fetching`).
 """
@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from packer.sources.base import Listing, Source, count_listed
 from packer.sources.item import Item
 from packer.workspace.disk_list import LazyMap, writing_temporary
-from packer.workspace.scratch import Scratch
+from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
 from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 from shardspec.layout import is_url
@@ -102,7 +102,7 @@ def set_state(path: Path, found: StoredObject) -> None:
     os.utime(path, ns=(time_of(found.etag),) * 2)
 
 
-class _Place(NamedTuple):
+class _StoredPath(NamedTuple):
     """A URL, and the folder of a mirror for the objects below it."""
 
     url: str
@@ -115,7 +115,7 @@ class _Place(NamedTuple):
         return _is_web(self.url)
 
 
-class Mirror:
+class StorePlaceholders:
     """A temporary folder with a file for each object below some URLs.
 
     Each file has the size of its object and the time that stands for its ETag (`time_of`). Only a few files have content.
@@ -128,8 +128,8 @@ class Mirror:
 
     def __init__(self, is_wanted: Callable[[StoredObject], bool]) -> None:
         self._is_wanted = is_wanted
-        self._scratch = Scratch()
-        self._places: list[_Place] = []
+        self._scratch = TemporaryFiles()
+        self._places: list[_StoredPath] = []
         self._unusable: list[str] = []
 
     def add(self, url: str) -> Path:
@@ -144,7 +144,7 @@ class Mirror:
         """
         return self._list(self._place(url))
 
-    def _list(self, place: _Place) -> Path:
+    def _list(self, place: _StoredPath) -> Path:
         if place.is_web:
             return place.folder
         wanted: list[Path] = []
@@ -250,7 +250,7 @@ class Mirror:
                 self._shown(error.problem), option=error.option, problems=error.problems, **parts
             ) from error
 
-    def _place(self, url: str) -> _Place:
+    def _place(self, url: str) -> _StoredPath:
         store = source_store(url)
         # The paths of items have the names of objects, which are not percent-encoded.
         shown = unquote(store.url) if _is_web(url) else store.url
@@ -261,10 +261,10 @@ class Mirror:
             raise UsageError(place=shown, expected="a URL without . and .. between slashes", found="one with them")
         folder = self._scratch.path / str(len(self._places)) / (shown.rpartition("/")[2] or "source")
         folder.mkdir(parents=True)
-        self._places.append(_Place(shown, folder, store))
+        self._places.append(_StoredPath(shown, folder, store))
         return self._places[-1]
 
-    def _make(self, place: _Place, found: StoredObject) -> Path | None:
+    def _make(self, place: _StoredPath, found: StoredObject) -> Path | None:
         """Make the file of an object. Return None if its name cannot be that of a file."""
         path = place.folder / found.name
         if not _is_name(found.name):
@@ -284,7 +284,7 @@ class Mirror:
         set_state(path, found)
         return path
 
-    def _find(self, path: Path) -> tuple[_Place, str]:
+    def _find(self, path: Path) -> tuple[_StoredPath, str]:
         number, _, *name = path.relative_to(self._scratch.path).parts
         return self._places[int(number)], "/".join(name)
 
@@ -323,7 +323,7 @@ def _is_web(url: str) -> bool:
     return url.startswith("http")
 
 
-def _below(place: _Place, url: str) -> str | None:
+def _below(place: _StoredPath, url: str) -> str | None:
     """Return the name of an object below a place; None if the URL is elsewhere."""
     url = unquote(url) if place.is_web else url
     return url[len(place.url) + 1 :] if url.startswith(f"{place.url}/") else None
@@ -349,16 +349,18 @@ class StoredSource:
     open_mirrored : callable
         Opens the source, given the mirror.
     is_wanted : callable
-        See `Mirror`.
+        See `StorePlaceholders`.
     """
 
-    def __init__(self, open_mirrored: Callable[[Mirror], Source], is_wanted: Callable[[StoredObject], bool]) -> None:
+    def __init__(
+        self, open_mirrored: Callable[[StorePlaceholders], Source], is_wanted: Callable[[StoredObject], bool]
+    ) -> None:
         self._open = open_mirrored
         self._is_wanted = is_wanted
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """List the items. Paths in the mirror, which `Listing.mirror` has, stand for URLs."""
-        mirror = Mirror(self._is_wanted)
+        mirror = StorePlaceholders(self._is_wanted)
         with mirror.showing_urls():
             source = self._open(mirror)
             # In a context of its own, because the mirror has counted the objects already.

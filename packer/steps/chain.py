@@ -11,9 +11,9 @@ import numpy as np
 
 from packer.assembly.samples import PackedSamples
 from packer.recipe import Recipe, StepSpec
-from packer.sources.contents import close_contents, read_arrays
 from packer.sources.item import PACKED_ROW, REASON_LENGTH, Item
-from packer.steps.encode import KEPT, Kept, image_codec
+from packer.sources.member_bytes import close_contents, read_arrays
+from packer.steps.encode import KEPT, OriginalBytes, image_codec
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error, describe_line
@@ -319,14 +319,14 @@ class PackedItems:
             self._samples.rows.close()
             self._samples = None
 
-    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> Kept | None:
+    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> OriginalBytes | None:
         assert self._samples is not None
         field = self._samples.schema.by_name.get("image")
         # The stored bytes of a raw image may begin with its shape, which a part stores separately.
         if field is None or field.codec.name == "raw" or field.codec != self._codec:
             return None
         sample["image"].setflags(write=False)  # a change in place would not change the kept bytes
-        return Kept(sample["image"], bytes(columns["image"][0]), self._codec.name)
+        return OriginalBytes(sample["image"], bytes(columns["image"][0]), self._codec.name)
 
 
 def sample_key(item: Item, key: str, number: int) -> str:

@@ -11,13 +11,13 @@ import numpy as np
 
 from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
-from packer.sources.contents import opener
 from packer.sources.item import PACKED_ROW, Item
+from packer.sources.member_bytes import opener
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
-from packer.steps.companion import FramesReader, Reader, open_companion, open_reader
-from packer.steps.encode import KEPT, Kept, audio_length
+from packer.steps.encode import KEPT, OriginalBytes, audio_length
 from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
+from packer.steps.second_image import FramesReader, Reader, open_companion, open_reader
 from packer.vision.decode.image import check_kept, decode_image, read_image
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import ImageError, VideoError
@@ -126,14 +126,14 @@ def _image(sample: Sample, item: Item, report: ItemReport, checks: bool) -> Samp
         header, data = checked
         report.frames += 1
         shape = np.ndarray((header.height, header.width, 3), np.uint8, _NO_PIXEL, strides=(0, 0, 0))
-        kept = Kept(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
+        kept = OriginalBytes(shape, data, "jpeg", header.frame_marker == PROGRESSIVE)
         return {**sample, **STILL, "image": shape, KEPT: kept}
     try:
         decoded = decode_image(data)
     except ImageError as error:
         raise ItemError(str(error)) from error
     report.frames += 1
-    whole = None if decoded.kept is None else Kept(decoded.image, decoded.kept, "jpeg")
+    whole = None if decoded.kept is None else OriginalBytes(decoded.image, decoded.kept, "jpeg")
     return {**sample, **STILL, "image": decoded.image, KEPT: whole}
 
 
@@ -166,7 +166,7 @@ def _frames(
                 known[NEIGHBOURS] = video.neighbours(refills)
             for frame in frames:
                 report.count_frame()
-                known[KEPT] = None if frame.data is None else Kept(frame.image, frame.data, "jpeg")
+                known[KEPT] = None if frame.data is None else OriginalBytes(frame.image, frame.data, "jpeg")
                 place = {"frame": frame.index, "time": frame.time, "frame_position": frame.position}
                 yield {**sample, **place, "image": frame.image, **sound.fields(video, frame), **known}
             report.wide_colours = video.wide_colours

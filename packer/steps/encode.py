@@ -32,10 +32,10 @@ ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob
 """A ``class`` is a class name; it is replaced by its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
-"""Key of a sample that holds the `Kept` bytes of its ``image``, if they may be stored unchanged."""
+"""Key of a sample that holds the `OriginalBytes` bytes of its ``image``, if they may be stored unchanged."""
 
 
-class Kept(NamedTuple):
+class OriginalBytes(NamedTuple):
     """An image and the bytes that it was decoded from.
 
     `progressive` says whether the bytes are a progressive JPEG; None if unknown.
@@ -176,7 +176,7 @@ class Encoder:
         SchemaError
             If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field of `encode_field`.
         """
-        kept: Kept | None = sample.get(KEPT)
+        kept: OriginalBytes | None = sample.get(KEPT)
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
             use = self._uses.get(name)
@@ -211,7 +211,7 @@ class Encoder:
         self._uses[name] = use
         return use
 
-    def _keep(self, kept: Kept) -> EncodedValue:
+    def _keep(self, kept: OriginalBytes) -> EncodedValue:
         """Return the original bytes of an image, or the bytes recoded as a baseline JPEG."""
         image, data, _, progressive = kept
         if progressive is None:

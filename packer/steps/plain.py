@@ -20,7 +20,16 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import STILL
-from packer.steps.encode import KEPT, EncodedBatch, EncodedValue, Encoder, Kept, kept_image, text_column, write_text
+from packer.steps.encode import (
+    KEPT,
+    EncodedBatch,
+    EncodedValue,
+    Encoder,
+    OriginalBytes,
+    kept_image,
+    text_column,
+    write_text,
+)
 from packer.steps.report import is_larger
 from shardspec.errors import CodecError, SchemaError
 from shardspec.registry import import_target
@@ -188,7 +197,7 @@ def _making(recipe: Recipe, encoder: Encoder) -> _Way:
                 if not unchanged:
                     return encode(image)._replace(enlarged=is_larger(image.shape, decoded.image.shape))
                 image = np.ascontiguousarray(image[:, :, ::-1])
-            whole = Kept(image, decoded.kept, "jpeg") if unchanged and decoded.kept is not None else None
+            whole = OriginalBytes(image, decoded.kept, "jpeg") if unchanged and decoded.kept is not None else None
             made = encoder.encode({"image": image, KEPT: whole})["image"]
             return made if unchanged else made._replace(enlarged=is_larger(image.shape, decoded.image.shape))
         except Exception:  # the chain meets the same error and reports it

@@ -13,7 +13,7 @@ _TRIES = 20
 """Times that a folder is deleted, because threads that still download may add a file meanwhile."""
 
 
-class Scratch:
+class TemporaryFiles:
     """A folder in the system's folder for temporary files. It is deleted with this object, or at exit.
 
     Workers are killed when a build ends. So each process holds the lock of a file in its folder, and other processes delete

@@ -15,9 +15,12 @@ from readers.dataset.chain import CHUNK_ROWS, Chain, check_sample, probe_layout,
 from readers.dataset.collate import Batch, SampleList, allocate_batch, collate_samples
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
-from readers.drawing.notebook import Strip
-from readers.formats.pool import Located
-from readers.order.agreement import (
+from readers.drawing.notebook import SampleRow
+from readers.formats.pool import RowsOfShards
+from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, SampledRows, Shuffle, count_occurrences
+from readers.order.permutation import mix_array
+from readers.order.sampler import OrderSampler, RankSampler
+from readers.order.shuffle_choice import (
     AnyShuffle,
     ShuffleChoice,
     StoredData,
@@ -27,9 +30,6 @@ from readers.order.agreement import (
     ranks_together,
     warn_of_small_cache,
 )
-from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, Picks, Shuffle, count_occurrences
-from readers.order.permutation import mix_array
-from readers.order.sampler import OrderSampler, RankSampler
 from readers.seeding import SampledIndex
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly
@@ -74,7 +74,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Layout of the values before the transform."""
         raise NotImplementedError
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read rows without the transform, row i into place ``at[i]`` of a batch of `raw_layout`."""
         raise NotImplementedError
 
@@ -88,13 +88,13 @@ class SampleDataset(Dataset[dict[str, Any]]):
         """Mean number of bytes of a stored sample."""
         return sum(store.bytes for store in self.stored) / max(1, len(self))
 
-    def locate(self, picks: Picks) -> Iterator[Located]:
+    def locate(self, picks: SampledRows) -> Iterator[RowsOfShards]:
         """Yield the rows of packed datasets that a read of some rows touches. Yields nothing if they are not in files."""
         yield from ()
 
-    def origins(self, picks: Picks) -> Picks:
+    def origins(self, picks: SampledRows) -> SampledRows:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
-        return picks if picks.keys is None else Picks(picks.keys, picks.seeds, picks.epoch)
+        return picks if picks.keys is None else SampledRows(picks.keys, picks.seeds, picks.epoch)
 
     def describe(self, row: int) -> str:
         """Describe where a row comes from, for messages."""
@@ -147,7 +147,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
                 option="key", expected=f"that of one of the {len(self)} samples", found=shorten(key)
             ) from None
 
-    def show(self, rows: Sequence[int] | IntArray | None = None) -> Strip:
+    def show(self, rows: Sequence[int] | IntArray | None = None) -> SampleRow:
         """Show some samples: in a notebook, images with their geometry and a table of the fields.
 
         Samples are shown as `__getitem__` returns them. `readers.show` draws to files and windows.
@@ -165,7 +165,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         chosen = evenly(len(self), _SHOWN) if rows is None else rows
         numbers = [int(row) for row in chosen]
         samples = tuple(self.__getitems__(numbers)) if numbers else ()
-        return Strip(tuple(numbers), samples, repr(self), self.classes)
+        return SampleRow(tuple(numbers), samples, repr(self), self.classes)
 
     def _repr_html_(self) -> str:
         """Show some samples in a notebook."""
@@ -251,7 +251,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         self.read_picks(self._picks(indices), out, np.arange(len(indices)))
         return out
 
-    def read_picks(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_picks(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read picked rows, row i into place ``at[i]`` of a batch of `layout`."""
         if not self.has_transform:
             self.read_raw(picks, out, at)
@@ -345,7 +345,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         warn_of_small_cache(self.stored, made._progress.order)
         return made
 
-    def _picks(self, indices: Sequence[int] | IntArray) -> Picks:
+    def _picks(self, indices: Sequence[int] | IntArray) -> SampledRows:
         """Return rows with the seeds and the epoch that their indices carry.
 
         Indices without a seed (of torch's own samplers) get one from torch's generator, so that transforms differ from
@@ -368,7 +368,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         drawn = (
             torch.randint(1 << 62, (len(rows),), device="cpu").numpy() if self.draws_at_random else np.zeros(len(rows))
         )
-        return Picks(rows, drawn.astype(np.uint64), 0)
+        return SampledRows(rows, drawn.astype(np.uint64), 0)
 
     @property
     def draws_at_random(self) -> bool:
@@ -378,7 +378,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
     def _transform(
         self,
         samples: Iterable[dict[str, Any]],
-        picks: Picks,
+        picks: SampledRows,
         images: Sequence[npt.NDArray[Any] | None] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield the transformed samples; an error carries the sample's key and shard.
@@ -404,7 +404,7 @@ class SampleDataset(Dataset[dict[str, Any]]):
         if count == 0:
             raise UsageError(expected="one sample or more to try the transform on", found="an empty dataset")
         rows = evenly(len(self), count)
-        picks = Picks(rows, np.zeros(count, np.uint64), 0)
+        picks = SampledRows(rows, np.zeros(count, np.uint64), 0)
         raw = allocate_values(self.raw_layout, count)
         self.read_raw(picks, raw, np.arange(count))
         samples = list(rows_of(raw, 0, count))
@@ -467,9 +467,9 @@ def _class_at(classes: Sequence[str], label: int) -> str:
     return reprlib.repr(classes[label]) if label < len(classes) else "no class"
 
 
-def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> Picks:
+def _sampled_picks(rows: IntArray, indices: Sequence[SampledIndex], epoch: int) -> SampledRows:
     """Return the picks of sampled indices. Copies of a row get different seeds, even if a sampler repeats one index."""
-    picks = Picks(rows, np.array([i.seed for i in indices], np.uint64), epoch)
+    picks = SampledRows(rows, np.array([i.seed for i in indices], np.uint64), epoch)
     occurrences = np.array([i.occurrence for i in indices], np.int64)
     if occurrences.any():
         picks = picks.again(occurrences, level=0)

@@ -15,7 +15,7 @@ import torch
 
 from readers.dataset.collate import as_array, check_dtype, layout_of_value, write_value
 from readers.decode.values import BatchLayout, ValueLayout
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from readers.seeding import sample_rngs
 from readers.transforms import AnyTransform, call_transform, check_transform, is_seeded
 from shardspec.errors import SchemaError, UsageError
@@ -74,7 +74,7 @@ class Chain:
         """Return a chain with one more transform at its end."""
         return Chain((*self._transforms, transform))
 
-    def generators(self, picks: Picks) -> list[np.random.Generator | None]:
+    def generators(self, picks: SampledRows) -> list[np.random.Generator | None]:
         """Return a generator for each sample, by its row in the base dataset; None if no transform takes one."""
         if not self.seeded:
             return [None] * len(picks)

@@ -16,10 +16,10 @@ from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.dataset.parts import WithParts, as_rows
 from readers.dataset.runs import find_runs, find_starts, ranges
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
-from readers.formats.pool import Located
-from readers.order.agreement import StoredData
-from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
+from readers.formats.pool import RowsOfShards
+from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, SampledRows, count_occurrences
 from readers.order.permutation import mix_array, mix_words
+from readers.order.shuffle_choice import StoredData
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 
@@ -163,7 +163,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         Made on demand. Padding repeats the rows that it mirrors. With ``start="random"``, these are the rows of seed 0
         and epoch 0.
         """
-        clips = Picks(np.arange(len(self)), np.zeros(len(self), np.uint64), 0)
+        clips = SampledRows(np.arange(len(self)), np.zeros(len(self), np.uint64), 0)
         if self.length is not None:
             return self._cut(clips, self.length)[0]
         rows, counts = self._whole(clips)
@@ -210,7 +210,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
     def _joined(self, layout: BatchLayout) -> list[str]:
         return [name for name in JOINED if name in layout and name not in self._once]
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read clips, clip i into place ``at[i]``; images of clips of one length go straight into the batch."""
         if self.length is None:
             self._read_whole(picks, out, at)
@@ -232,7 +232,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         if "frame_valid" in out:
             out["frame_valid"][at] = valid
 
-    def _read_whole(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def _read_whole(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         layout = self.base.raw_layout
         rows, counts = self._whole(picks)
         columns = allocate_values(layout, len(rows))
@@ -250,10 +250,10 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
             if "frame_valid" in out:
                 out["frame_valid"][place] = np.ones(end - start, np.bool_)
 
-    def _flat(self, picks: Picks, rows: IntArray, counts: IntArray) -> Picks:
+    def _flat(self, picks: SampledRows, rows: IntArray, counts: IntArray) -> SampledRows:
         """Return the picks of clips' samples, all of which share the key of their clip."""
         origins = self.origins(picks)
-        return Picks(rows, np.repeat(origins.seeds, counts), picks.epoch, np.repeat(origins.rows, counts))
+        return SampledRows(rows, np.repeat(origins.seeds, counts), picks.epoch, np.repeat(origins.rows, counts))
 
     @property
     def stored(self) -> tuple[StoredData, ...]:
@@ -271,18 +271,18 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
             return float(self.length)
         return float(self._sizes[self._lows].mean()) if len(self) else 1.0
 
-    def locate(self, picks: Picks) -> Iterator[Located]:
+    def locate(self, picks: SampledRows) -> Iterator[RowsOfShards]:
         """Yield the rows of packed datasets that a read of some clips touches."""
         if self.length is None:
             rows, counts = self._whole(picks)
         else:
             cut, valid = self._cut(picks, self.length)
             rows, counts = cut[valid], valid.sum(axis=1)
-        return self.base.locate(Picks(rows, np.repeat(picks.seeds, counts), picks.epoch))
+        return self.base.locate(SampledRows(rows, np.repeat(picks.seeds, counts), picks.epoch))
 
-    def in_base(self, picks: Picks) -> Picks:
+    def in_base(self, picks: SampledRows) -> SampledRows:
         """Return the picks of each clip's first possible start in the base dataset, which key its random draws."""
-        firsts = Picks(self._heads_of(picks.rows), picks.seeds, picks.epoch)
+        firsts = SampledRows(self._heads_of(picks.rows), picks.seeds, picks.epoch)
         if self._occurrences is None:
             return firsts
         return firsts.again(self._occurrences[picks.rows], self.nesting)
@@ -311,7 +311,7 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
         heads: IntArray = self._sequence[self._firsts[self._lows[clips]]]
         return heads
 
-    def _starts_of(self, picks: Picks) -> tuple[IntArray, IntArray, npt.NDArray[np.uint64]]:
+    def _starts_of(self, picks: SampledRows) -> tuple[IntArray, IntArray, npt.NDArray[np.uint64]]:
         """Return where clips begin in the sequence, the samples of the run from there, and a random number of each."""
         lows, draws = self._lows[picks.rows], np.zeros(len(picks), np.uint64)
         if self._start == "random":
@@ -320,12 +320,12 @@ class ClipDataset(DerivedDataset, WithParts["ClipDataset"]):
             lows = lows + (_unit(draws) * self._counts[picks.rows]).astype(np.int64)
         return self._firsts[lows], self._sizes[lows], draws
 
-    def _whole(self, picks: Picks) -> tuple[IntArray, IntArray]:
+    def _whole(self, picks: SampledRows) -> tuple[IntArray, IntArray]:
         """Return the rows of clips of any length, one clip after the other, and the number of samples of each."""
         firsts, sizes, _ = self._starts_of(picks)
         return self._sequence[ranges(firsts, sizes)], sizes
 
-    def _cut(self, picks: Picks, length: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    def _cut(self, picks: SampledRows, length: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
         """Return the rows of clips of one length, (n, length), and which samples are not padding."""
         firsts, sizes, draws = self._starts_of(picks)
         steps, sizes = np.arange(length), sizes[:, None]

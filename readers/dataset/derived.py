@@ -12,9 +12,9 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, ValueLayout, allocate_values
-from readers.formats.pool import Located
-from readers.order.agreement import StoredData
-from readers.order.order import Blocks, MixtureShares, Picks
+from readers.formats.pool import RowsOfShards
+from readers.order.order import Blocks, MixtureShares, SampledRows
+from readers.order.shuffle_choice import StoredData
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 
@@ -70,19 +70,19 @@ class DerivedDataset(SampleDataset):
         """Bytes of a sample of the base dataset."""
         return self.base.sample_bytes
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform."""
         self.base.read_picks(self.in_base(picks), out, at)
 
-    def locate(self, picks: Picks) -> Iterator[Located]:
+    def locate(self, picks: SampledRows) -> Iterator[RowsOfShards]:
         """Yield the rows of packed datasets that a read of some rows touches."""
         return self.base.locate(self.in_base(picks))
 
-    def origins(self, picks: Picks) -> Picks:
+    def origins(self, picks: SampledRows) -> SampledRows:
         """Return the rows in the base dataset and the seeds, which together key the transforms' random draws."""
         return self.base.origins(self.in_base(picks))
 
-    def in_base(self, picks: Picks) -> Picks:
+    def in_base(self, picks: SampledRows) -> SampledRows:
         """Return the picks in the base dataset of some rows; of a clip, that of its first possible start."""
         return picks
 

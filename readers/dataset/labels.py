@@ -16,7 +16,7 @@ from shardspec.wording import counted, did_you_mean, list_some, shorten
 Classes = tuple[str, ...]
 
 
-class Relabelling:
+class LabelMap:
     """A mapping from labels to new labels.
 
     Parameters
@@ -49,7 +49,7 @@ class Relabelling:
         return self._new[places].astype(labels.dtype)
 
 
-def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabelling, Classes]:
+def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[LabelMap, Classes]:
     """Number labels by a list that has every class of the samples."""
     if isinstance(classes, str) or not isinstance(classes, Sequence):
         raise UsageError(option="classes", expected="a list of names", found=shorten(classes))
@@ -66,7 +66,7 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
                 found=f"{len(classes)} names and label {(strange or found)[0]}",
                 hint="list all names in the order of the numbers",
             )
-        return Relabelling({label: label for label in found}), tuple(classes)
+        return LabelMap({label: label for label in found}), tuple(classes)
     numbers = {name: number for number, name in enumerate(classes)}
     others = [(dataset.classes[label], counts[label]) for label in found if dataset.classes[label] not in numbers]
     if others:
@@ -81,10 +81,10 @@ def name_classes(dataset: SampleDataset, classes: Sequence[str]) -> tuple[Relabe
             ),
             hint="add it, rename it with map_labels, or leave its samples out with where",
         )
-    return Relabelling({label: numbers[dataset.classes[label]] for label in found}), tuple(classes)
+    return LabelMap({label: numbers[dataset.classes[label]] for label in found}), tuple(classes)
 
 
-def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Relabelling, Classes]:
+def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[LabelMap, Classes]:
     """Change labels by a mapping from class to class, or from number to number or class, of all classes in use."""
     if not isinstance(mapping, Mapping) or not mapping:
         raise UsageError(option="mapping", expected="a dict such as {'deepfakes': 'fake'}", found=shorten(mapping))
@@ -118,7 +118,7 @@ def map_classes(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> tuple[Rel
             found=f"none for {counted(counts[missing[0]], 'sample')} of {shorten(name)}{more}",
             hint="map it too, to itself if it is to stay, or leave its samples out with where",
         )
-    return Relabelling(new), classes
+    return LabelMap(new), classes
 
 
 def _numbers_of(dataset: SampleDataset, mapping: Mapping[Any, Any]) -> dict[int, Any]:

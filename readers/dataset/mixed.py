@@ -12,10 +12,10 @@ from readers.arguments import as_count, as_number
 from readers.dataset.base import SampleDataset, check_classes
 from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
-from readers.formats.pool import Located
-from readers.order.agreement import StoredData
-from readers.order.order import MixtureShares, Picks
+from readers.formats.pool import RowsOfShards
+from readers.order.order import MixtureShares, SampledRows
 from readers.order.permutation import mix_array, mix_words
+from readers.order.shuffle_choice import StoredData
 from readers.seeding import check_seed
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
@@ -132,7 +132,7 @@ class MixedDataset(DivisibleDataset):
         """Names of the classes of ``label``, the same in all datasets."""
         return self.datasets[0].classes
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read each row from its dataset, with that dataset's transform."""
         for dataset, part, places in self._in_datasets(picks):
             dataset.read_picks(part, out, at[places])
@@ -148,18 +148,18 @@ class MixedDataset(DivisibleDataset):
         parts = zip(self._shares.quotas.tolist(), self.datasets, strict=True)
         return sum((quota * dataset.sample_bytes for quota, dataset in parts), 0.0) / self._shares.samples
 
-    def locate(self, picks: Picks) -> Iterator[Located]:
+    def locate(self, picks: SampledRows) -> Iterator[RowsOfShards]:
         """Yield the rows of packed datasets that a read of some rows touches."""
         for dataset, part, _ in self._in_datasets(picks):
             yield from dataset.locate(part)
 
-    def origins(self, picks: Picks) -> Picks:
+    def origins(self, picks: SampledRows) -> SampledRows:
         """Return the rows in the base datasets, and the seeds, which differ by dataset."""
         rows, seeds = np.empty(len(picks), np.int64), np.empty(len(picks), np.uint64)
         for dataset, part, places in self._in_datasets(picks):
             origins = dataset.origins(part)
             rows[places], seeds[places] = origins.rows, origins.seeds
-        return Picks(rows, seeds, picks.epoch)
+        return SampledRows(rows, seeds, picks.epoch)
 
     @property
     def draws_at_random(self) -> bool:
@@ -233,7 +233,7 @@ class MixedDataset(DivisibleDataset):
         names = [f"datasets[{number}]" for number in range(len(self.datasets))]
         check_classes("datasets", dict(zip(names, self.datasets, strict=True)))
 
-    def _in_datasets(self, picks: Picks) -> Iterator[tuple[SampleDataset, Picks, IntArray]]:
+    def _in_datasets(self, picks: SampledRows) -> Iterator[tuple[SampleDataset, SampledRows, IntArray]]:
         """Yield each dataset that has some of the picks, its picks, and their places in the batch."""
         which = np.searchsorted(self._ends, picks.rows, side="right")
         for number in np.unique(which).tolist():
@@ -245,7 +245,7 @@ class MixedDataset(DivisibleDataset):
                 seeds = mix_array(seeds, mix_words(_MIX_TAG, number))
             else:  # `origins` already passed the seeds through here
                 keys = picks.keys[places]
-            yield dataset, Picks(rows, seeds, picks.epoch, keys), places
+            yield dataset, SampledRows(rows, seeds, picks.epoch, keys), places
 
 
 def _kind(column: npt.NDArray[Any] | list[Any]) -> str:

@@ -14,9 +14,9 @@ from readers.dataset.subset import DivisibleDataset
 from readers.decode.decoding import Decoding
 from readers.decode.plans import DecodePlan
 from readers.decode.values import BatchLayout, allocate_values
-from readers.formats.pool import Located, ShardPool, Verify
-from readers.order.agreement import StoredData
-from readers.order.order import Blocks, Picks
+from readers.formats.pool import RowsOfShards, ShardPool, Verify
+from readers.order.order import Blocks, SampledRows
+from readers.order.shuffle_choice import StoredData
 from readers.staging.layout import CachedLayout, dataset_layout
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
@@ -119,7 +119,7 @@ class PackedDataset(DivisibleDataset):
         """True if reading draws from a sample's generator."""
         return super().draws_at_random or any(plan.random for plan in self._decoding.plans.values())
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read rows without the transform, row i into place ``at[i]`` of a batch."""
         self._decoding.read_into(picks, out, at)
 
@@ -142,9 +142,9 @@ class PackedDataset(DivisibleDataset):
             )  # fmt: skip
         return (found,)
 
-    def locate(self, picks: Picks) -> Iterator[Located]:
+    def locate(self, picks: SampledRows) -> Iterator[RowsOfShards]:
         """Yield the rows that a read of some rows touches: `picks` themselves."""
-        yield Located(self.pool, picks.rows, self.schema.names)
+        yield RowsOfShards(self.pool, picks.rows, self.schema.names)
 
     def describe(self, row: int) -> str:
         """Describe key and place of a row, for messages."""
@@ -198,7 +198,7 @@ class PackedDataset(DivisibleDataset):
         whole = allocate_values(decoding.layout, len(self))
         for start in range(0, len(self), _COLUMN_CHUNK):
             rows = np.arange(start, min(start + _COLUMN_CHUNK, len(self)))
-            decoding.read_into(Picks(rows, np.zeros(len(rows), np.uint64), 0), whole, rows)
+            decoding.read_into(SampledRows(rows, np.zeros(len(rows), np.uint64), 0), whole, rows)
         column: npt.NDArray[Any] | list[Any] = whole[field.name]
         return column
 

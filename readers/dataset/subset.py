@@ -10,11 +10,11 @@ import numpy.typing as npt
 from readers.dataset.base import SampleDataset
 from readers.dataset.clips import ONCE, ClipCollate, ClipDataset, Dilation, Start
 from readers.dataset.derived import DerivedDataset
-from readers.dataset.labels import Relabelling, map_classes, name_classes
+from readers.dataset.labels import LabelMap, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
 from readers.decode.values import BatchLayout
-from readers.order.agreement import StoredData
-from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, Picks, count_occurrences
+from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, SampledRows, count_occurrences
+from readers.order.shuffle_choice import StoredData
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, mark_missing, missing_in
 from shardspec.errors import UsageError
@@ -191,9 +191,9 @@ class Subset(DerivedDataset, DivisibleDataset):
         needed[self.rows if required is None else self.rows[required]] = True
         return self._on(divisible(self.base)._join(frame, on, needed, how))
 
-    def in_base(self, picks: Picks) -> Picks:
+    def in_base(self, picks: SampledRows) -> SampledRows:
         """Return the picks in the base dataset."""
-        inside = Picks(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
+        inside = SampledRows(self.rows[picks.rows], picks.seeds, picks.epoch, picks.keys)
         # Picks with keys have the seeds of their clips, which `origins` already passed through here.
         if self._occurrences is None or picks.keys is not None:
             return inside
@@ -212,7 +212,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
         Names of the new classes; empty if labels are numbers without names.
     """
 
-    def __init__(self, base: SampleDataset, relabelling: Relabelling, classes: tuple[str, ...]) -> None:
+    def __init__(self, base: SampleDataset, relabelling: LabelMap, classes: tuple[str, ...]) -> None:
         super().__init__(base)
         self._relabelling = relabelling
         self._classes = classes
@@ -242,7 +242,7 @@ class Relabelled(DerivedDataset, DivisibleDataset):
             )
         return layout
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read rows of the base dataset, with its transform, and relabel them."""
         super().read_raw(picks, out, at)
         if "label" in out:

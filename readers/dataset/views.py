@@ -8,7 +8,7 @@ from readers.arguments import as_count
 from readers.dataset.base import SampleDataset
 from readers.dataset.derived import DerivedDataset, stacked, ungrouped
 from readers.decode.values import BatchLayout
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError
@@ -71,7 +71,7 @@ class ViewDataset(DerivedDataset):
             self._stacked = stacked(first, len(self._views), self._once)
         return self._stacked
 
-    def read_raw(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_raw(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read each view with its transforms, sample i into place ``at[i]``."""
         count, layout = len(self._views), self._views[0].layout
         with ungrouped(out, layout, at, count, self._once, texts_once=True) as columns:

@@ -8,7 +8,7 @@ import numpy as np
 from readers.decode.plans import DecodePlan, sides_of
 from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from readers.order.permutation import mix_words
 from readers.seeding import sample_rngs
 from shardspec.codecs import codec_for
@@ -70,7 +70,7 @@ class Decoding:
         plan = self.plans.get(field.name)
         return layout_of_field(field) if plan is None else plan.layout(field)
 
-    def read_into(self, picks: Picks, out: Columns, at: IntArray) -> None:
+    def read_into(self, picks: SampledRows, out: Columns, at: IntArray) -> None:
         """Read and decode rows, row i into place ``at[i]`` of a batch.
 
         Raises
@@ -96,7 +96,7 @@ class Decoding:
             self._decode_column(field, stored[field.name], picks, out[field.name], at, images)
 
     def _decode_column(
-        self, field: Field, column: Any, picks: Picks, out: Any, at: IntArray, images: Any = None
+        self, field: Field, column: Any, picks: SampledRows, out: Any, at: IntArray, images: Any = None
     ) -> None:
         """Decode a field of all rows. If the field is a mask, `images` are the images of its samples."""
         plan = self.plans.get(field.name)
@@ -142,7 +142,7 @@ class Decoding:
         return f"sample: key {bytes(key['key'][0]).decode(errors='replace')!r}, {place}"
 
 
-def _plan_rngs(picks: Picks) -> list[np.random.Generator]:
+def _plan_rngs(picks: SampledRows) -> list[np.random.Generator]:
     keys = picks.rows if picks.keys is None else picks.keys
     seeds = picks.seeds.tolist()
     mixed = {seed: mix_words(seed, _PLAN_TAG) for seed in set(seeds)}  # usually one

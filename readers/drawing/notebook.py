@@ -26,7 +26,7 @@ _FRAMES = 8
 
 
 @dataclass(frozen=True, repr=False)
-class Strip:
+class SampleRow:
     """Samples side by side. A notebook shows images and a table; elsewhere its repr is one line of text.
 
     Attributes

@@ -1,7 +1,7 @@
 """The reader of shards with an index. It parses none of the formats' own structures.
 
 The index gives the place of each value (`shardspec.formats.index`), and `Stored` the form of its bytes, which
-`readers.formats.forms` decodes. The reader checks everything in an index against the size of the file before it uses it.
+`readers.formats.stored_values` decodes. The reader checks everything in an index against the size of the file before it uses it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from readers.formats.forms import read_stored
 from readers.formats.gather import corrupt, distinct, gather_bytes, put
 from readers.formats.mapping import ByteArray, Extents, map_file
+from readers.formats.stored_values import read_stored
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError, ShardCorruptError

@@ -46,7 +46,7 @@ reading: "dict[int, tuple[ShardPool, list[int]]]" = {}
 """Shards that each thread is reading now, by the thread's identifier, for messages about a read that hangs."""
 
 
-class Located(NamedTuple):
+class RowsOfShards(NamedTuple):
     """Rows of a packed dataset, and the fields that are read of them."""
 
     pool: "ShardPool"

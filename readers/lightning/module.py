@@ -29,7 +29,11 @@ from readers.lightning.batches import (
 from readers.loader.custom_order import choose_custom
 from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.order.agreement import (
+from readers.order.custom import CustomOrder, RowsOfEpoch
+from readers.order.order import WINDOW_BLOCKS, RankShare
+from readers.order.progress import EpochProgress
+from readers.order.sampler import OrderSampler
+from readers.order.shuffle_choice import (
     AnyShuffle,
     ShuffleChoice,
     agree,
@@ -39,10 +43,6 @@ from readers.order.agreement import (
     ranks_together,
     warn_of_small_cache,
 )
-from readers.order.custom import CustomOrder, RowsOfEpoch
-from readers.order.order import WINDOW_BLOCKS, RankShare
-from readers.order.progress import EpochProgress
-from readers.order.sampler import OrderSampler
 from readers.transforms import AnyTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten

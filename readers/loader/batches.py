@@ -20,7 +20,7 @@ from readers.loader.device import BatchTransform, SeededBatch, apply_transform
 from readers.loader.forecast import Forecast
 from readers.loader.threads import ReadAhead, ThreadJob
 from readers.order.custom import CustomEpoch
-from readers.order.order import EpochOrder, Picks, RankShare
+from readers.order.order import EpochOrder, RankShare, SampledRows
 from readers.order.permutation import mix_array, mix_words
 from shardspec.columns import Columns
 
@@ -63,10 +63,10 @@ class BatchPicks:
         self._length = length
         self._batch_size = batch_size
         self._lock = threading.Lock()
-        self._picks: Picks | None = None
+        self._picks: SampledRows | None = None
         self._start = 0
 
-    def __call__(self, number: int) -> Picks:
+    def __call__(self, number: int) -> SampledRows:
         """Return the picks of batch `number` of this rank."""
         if isinstance(self._sequence, CustomEpoch) and self._sequence.batched:
             return self._sequence.batch(int(self._cut.positions(number, number + 1, self._consumed)[0]))
@@ -86,7 +86,7 @@ class BatchPicks:
         return min(self._batch_size, self._length - number * self._batch_size)
 
 
-class Pace:
+class BatchRate:
     """Time per sample of a thread of a Loader in seconds, as last measured; 0 before the first batch."""
 
     sample_s = 0.0
@@ -116,7 +116,7 @@ class BatchWork:
         watchers: Sequence[ReadAhead | Forecast],
         transform: BatchTransform | None,
         threads: int,
-        pace: Pace,
+        pace: BatchRate,
         last: int,
     ) -> None:
         self._dataset = dataset
@@ -142,19 +142,19 @@ class BatchWork:
         parts = [partial(self._read, picks, columns, *edges[part : part + 2]) for part in range(count)]
         return ThreadJob(parts, partial(self._end, picks, columns))
 
-    def _read(self, picks: Picks, columns: Columns, start: int, stop: int) -> None:
+    def _read(self, picks: SampledRows, columns: Columns, start: int, stop: int) -> None:
         begin = perf_counter()
         self._dataset.read_picks(picks.part(start, stop), columns, np.arange(start, stop))
         self._pace.sample_s = (perf_counter() - begin) / max(1, stop - start)
 
-    def _end(self, picks: Picks, columns: Columns) -> SeededBatch:
+    def _end(self, picks: SampledRows, columns: Columns) -> SeededBatch:
         """Collate and transform the filled columns."""
         seeds = torch.from_numpy(sample_seeds(self._dataset.origins(picks))) if self._seeds_wanted else None
         batch = collate_columns(columns, self._layout)
         return apply_transform(self._transform, batch, seeds), seeds
 
 
-def sample_seeds(origins: Picks) -> npt.NDArray[np.int64]:
+def sample_seeds(origins: SampledRows) -> npt.NDArray[np.int64]:
     """Return a number per sample, a function of seed, epoch and row in the base dataset: int64, (n,)."""
     mixed = mix_array(origins.seeds ^ mix_array(origins.rows, mix_words(origins.epoch)), 0)
     return mixed.view(np.int64)

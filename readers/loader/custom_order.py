@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import Dataset
 
 from readers.dataset.chain import GENERATORS, fresh_generator, objects_in
-from readers.order.agreement import AnyShuffle
 from readers.order.custom import CustomOrder, RowsOfEpoch, take_finite
 from readers.order.permutation import mix_words
 from readers.order.progress import Resumable
+from readers.order.shuffle_choice import AnyShuffle
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 

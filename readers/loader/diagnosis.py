@@ -20,7 +20,7 @@ from readers.decode.values import allocate_values
 from readers.formats.machine import available_processors
 from readers.loader.device import apply_transform, move, runs_in_threads, wants_seeds
 from readers.loader.loader import Loader
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from readers.staging.client import waiting as shards_awaited
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
@@ -278,7 +278,7 @@ def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
     """Measure reading with decoding, and the transforms of all datasets down to the base."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
-    picks = Picks(rows, np.zeros(count, np.uint64), 0)
+    picks = SampledRows(rows, np.zeros(count, np.uint64), 0)
     out, at, transforms = allocate_values(dataset.layout, count), np.arange(count), [0.0, 0.0]
 
     def observe(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import count, islice
 
 from readers.dataset.base import SampleDataset
 from readers.formats.pool import ShardPool
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from readers.staging.client import StagerClient, StagerLostError
 from readers.staging.layout import CachedLayout
 from shardspec.columns import IntArray
@@ -30,7 +30,7 @@ class Forecast:
 
     Parameters
     ----------
-    batches : iterator of Picks
+    batches : iterator of SampledRows
         The picks of this iteration's batches, and then of the next epoch's.
     slack : int
         Batches that are read at a time: a shard is needed until that many later batches have begun.
@@ -38,7 +38,7 @@ class Forecast:
         Number of remote datasets. If all of them are in the cache, there is nothing to send, and no thread.
     """
 
-    def __init__(self, dataset: SampleDataset, batches: Iterator[Picks], slack: int, remote: int) -> None:
+    def __init__(self, dataset: SampleDataset, batches: Iterator[SampledRows], slack: int, remote: int) -> None:
         self._dataset, self._batches, self._slack, self._remote = dataset, batches, slack, remote
         self._plan = next(_numbers)
         self._clients: dict[int, StagerClient] = {}
@@ -99,7 +99,7 @@ class Forecast:
                     self._send()
             self._send()
 
-    def _add(self, number: int, picks: Picks) -> None:
+    def _add(self, number: int, picks: SampledRows) -> None:
         """Collect the uses of a batch."""
         for pool, rows, fields in self._dataset.locate(picks):
             if isinstance(pool.layout, CachedLayout) and not self._is_complete(pool.layout):

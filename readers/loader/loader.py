@@ -20,8 +20,8 @@ from readers.formats.machine import available_processors
 from readers.formats.pool import explain_thread
 from readers.loader.batches import (
     BatchPicks,
+    BatchRate,
     BatchWork,
-    Pace,
     PinnedBuffers,
     Ring,
     sample_seeds,
@@ -41,9 +41,12 @@ from readers.loader.device import (
 )
 from readers.loader.forecast import Forecast
 from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
-from readers.order.agreement import (
+from readers.order.custom import CustomEpoch, CustomOrder, RowsOfEpoch
+from readers.order.order import WINDOW_BLOCKS, Order, RankShare, SampledRows
+from readers.order.progress import EpochProgress, Iteration, Resumable
+from readers.order.shuffle_choice import (
     AnyShuffle,
-    Mark,
+    OrderFingerprint,
     ShuffleChoice,
     agree,
     check_ranks,
@@ -54,9 +57,6 @@ from readers.order.agreement import (
     ranks_together,
     warn_of_small_cache,
 )
-from readers.order.custom import CustomEpoch, CustomOrder, RowsOfEpoch
-from readers.order.order import WINDOW_BLOCKS, Order, Picks, RankShare
-from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.seeding import SampledIndex
 from readers.staging.client import stats as staging_stats
 from readers.transforms import AnyTransform, SampleTransform, SeededTransform, check_transform
@@ -216,11 +216,11 @@ class Loader(Resumable):
             self._progress = EpochProgress(own, self._cut())
         rows = batch_size if self._batched else min(batch_size, max(1, self._progress.total))
         self._buffers = PinnedBuffers() if self.pin_memory else Ring(rows, self.prefetch + 2)
-        self._pace = Pace()
+        self._pace = BatchRate()
         self._compared = False  # whether the ranks have compared their sequences for the last time
         self._warned_of: Order | CustomOrder | None = None  # the order for which the size of the cache was checked
         self._forecast: Forecast | None = None
-        self._handed: Picks | None = None  # picks of the batch whose indices were yielded last
+        self._handed: SampledRows | None = None  # picks of the batch whose indices were yielded last
 
     def __len__(self) -> int:
         return self._batches(self._cut().length(self._progress.total))
@@ -291,7 +291,7 @@ class Loader(Resumable):
         self._forecast = Forecast(self.dataset, self._coming(iteration), self.workers, remote) if remote else None
         return self._forecast
 
-    def _coming(self, iteration: Iteration) -> Iterator[Picks]:
+    def _coming(self, iteration: Iteration) -> Iterator[SampledRows]:
         """Return the picks of the batches of an iteration and, if they are known already, of the next epoch."""
         iterations = [iteration]
         if isinstance(self._progress.order, Order):
@@ -371,7 +371,7 @@ class Loader(Resumable):
         alone = self._progress.cut.world_size == 1
         return (choose_shuffle if alone else choose_apart)(self.dataset.stored, has_blocks)
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> OrderFingerprint:
         return self._progress.mark(self.dataset.origins, self.dataset.stored)
 
     def _asks(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from readers.order.agreement import Residence
+from readers.order.shuffle_choice import CacheEstimate
 from shardspec.errors import DatasetError, ReadTimeoutError
 
 T = TypeVar("T")
@@ -302,7 +302,7 @@ class ReadAhead:
             number += 1
 
 
-def default_depth(residence: Residence, batch_bytes: float) -> int:
+def default_depth(residence: CacheEstimate, batch_bytes: float) -> int:
     """Return the number of batches to read ahead: 0 if the data stay in memory, otherwise a few, as memory allows."""
     if residence.in_memory:
         return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from readers.order.order import Picks, count_occurrences
+from readers.order.order import SampledRows, count_occurrences
 from readers.seeding import check_epoch, check_seed
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -109,7 +109,9 @@ class CustomEpoch:
     def __init__(self, rows: IntArray, ends: IntArray | None, seed: int, epoch: int) -> None:
         self.epoch = epoch
         self._ends = ends
-        self._picks = Picks(rows, np.full(len(rows), seed, np.uint64), epoch).again(count_occurrences(rows), level=0)
+        self._picks = SampledRows(rows, np.full(len(rows), seed, np.uint64), epoch).again(
+            count_occurrences(rows), level=0
+        )
         self._digest: str | None = None
 
     def __len__(self) -> int:
@@ -132,12 +134,12 @@ class CustomEpoch:
         """All rows."""
         return self._picks.rows
 
-    def at(self, positions: IntArray) -> Picks:
+    def at(self, positions: IntArray) -> SampledRows:
         """Return the picks at some positions of a sequence of rows. Positions beyond the length wrap around."""
         places = positions % max(1, len(self))
-        return Picks(self._picks.rows[places], self._picks.seeds[places], self.epoch)
+        return SampledRows(self._picks.rows[places], self._picks.seeds[places], self.epoch)
 
-    def batch(self, position: int) -> Picks:
+    def batch(self, position: int) -> SampledRows:
         """Return the picks of the batch at a position. Positions beyond the length wrap around."""
         assert self._ends is not None
         number = position % len(self._ends)

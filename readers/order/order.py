@@ -38,7 +38,7 @@ _MIX_TAG = 0x6D6978
 
 
 @dataclass(frozen=True)
-class Picks:
+class SampledRows:
     """Rows to read, and the key of each row's random draws.
 
     Attributes
@@ -60,12 +60,12 @@ class Picks:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, start: int, stop: int) -> "Picks":
+    def part(self, start: int, stop: int) -> "SampledRows":
         """Return the picks start … stop-1."""
         keys = None if self.keys is None else self.keys[start:stop]
-        return Picks(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
+        return SampledRows(self.rows[start:stop], self.seeds[start:stop], self.epoch, keys)
 
-    def again(self, occurrences: IntArray, level: int) -> "Picks":
+    def again(self, occurrences: IntArray, level: int) -> "SampledRows":
         """Return the same rows with a seed per occurrence: occurrence 0 of a row keeps its seed, others get new ones.
 
         Parameters
@@ -349,11 +349,11 @@ class EpochOrder:
     def __len__(self) -> int:
         return len(self.order)
 
-    def at(self, positions: IntArray) -> Picks:
+    def at(self, positions: IntArray) -> SampledRows:
         """Return the picks at some positions. Those beyond the length wrap around, so all ranks get equally many."""
         order = self.order
         if len(order) == 0:
-            return Picks(np.empty(0, np.int64), np.empty(0, np.uint64), self.epoch)
+            return SampledRows(np.empty(0, np.int64), np.empty(0, np.uint64), self.epoch)
         positions = positions % len(order)
         seeds = np.full(len(positions), order.seed, np.uint64)
         if order._cumulative is not None:
@@ -362,14 +362,14 @@ class EpochOrder:
             unit = (draws >> np.uint64(11)) * 2.0**-53
             heights = np.minimum(unit * total, np.nextafter(total, 0))  # the product may round up to the total
             rows = np.searchsorted(order._cumulative, heights, side="right")
-            return Picks(rows.astype(np.int64), draws, self.epoch)
+            return SampledRows(rows.astype(np.int64), draws, self.epoch)
         if self._lanes:
-            return Picks(self._in_lanes(positions), seeds, self.epoch)
+            return SampledRows(self._in_lanes(positions), seeds, self.epoch)
         places = self._full(positions) if order.shuffle else positions
         if order.shares is None or not order.shuffle:
-            return Picks(places, seeds, self.epoch)
+            return SampledRows(places, seeds, self.epoch)
         rows, cycles = order.shares.rows(places, self.epoch)
-        return Picks(rows, seeds, self.epoch).again(cycles, _SHARES_LEVEL)
+        return SampledRows(rows, seeds, self.epoch).again(cycles, _SHARES_LEVEL)
 
     def _in_lanes(self, positions: IntArray) -> IntArray:
         """Return the rows at some positions: position p is the place p // L of lane p % L, of L lanes."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from readers.arguments import as_integer
-from readers.order.agreement import Mark, ShuffleChoice, StoredData, announce
 from readers.order.custom import CustomEpoch, CustomOrder
-from readers.order.order import Order, Picks, RankShare
+from readers.order.order import Order, RankShare, SampledRows
+from readers.order.shuffle_choice import OrderFingerprint, ShuffleChoice, StoredData, announce
 from readers.seeding import check_epoch
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
@@ -170,7 +170,7 @@ class EpochProgress:
         if check_epoch(epoch) > self.epoch:
             self.set_epoch(epoch)
 
-    def mark(self, origins: Callable[[Picks], Picks], stored: Sequence[StoredData]) -> Mark:
+    def mark(self, origins: Callable[[SampledRows], SampledRows], stored: Sequence[StoredData]) -> OrderFingerprint:
         """Return the state that must be equal on all ranks when they start or continue the current epoch.
 
         Parameters
@@ -187,7 +187,7 @@ class EpochProgress:
         content.update(str(self.shuffle).encode())  # a rank with a loaded state does not take part in the choice
         if isinstance(sequence, CustomEpoch):
             content.update(sequence.digest().encode())
-        return Mark(f"epoch {epoch} after {consumed} of {self.total}", content.hexdigest(), stored)
+        return OrderFingerprint(f"epoch {epoch} after {consumed} of {self.total}", content.hexdigest(), stored)
 
     @property
     def epoch(self) -> int:

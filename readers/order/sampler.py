@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler, Sampler
 
-from readers.order.agreement import ShuffleChoice
 from readers.order.custom import CustomOrder
 from readers.order.grouped import Values, number_values
 from readers.order.order import Order, RankShare
 from readers.order.progress import EpochProgress, Iteration, Resumable
+from readers.order.shuffle_choice import ShuffleChoice
 from readers.seeding import SampledIndex
 from shardspec.errors import UsageError
 

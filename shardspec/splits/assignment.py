@@ -126,7 +126,7 @@ def assign_groups(
     lacking = {name: ratio * total for name, ratio in ratios.items()}
     empty = set(wanted)
     chosen = [""] * len(names)
-    shares = None if strata is None else Shares(strata, sizes, ratios)
+    shares = None if strata is None else ClassQuota(strata, sizes, ratios)
     needs = _ClassNeeds(classes or [()] * len(names), wanted)
     order = _draw_order(names, sizes, seed)
     for position, group in enumerate(in_turn(order)):
@@ -168,7 +168,7 @@ def _draw_order(names: Iterable[str], sizes: Sequence[int], seed: int) -> IntArr
     return np.lexsort((draws, digits))
 
 
-class Shares:
+class ClassQuota:
     """Samples that each split lacks, by stratum and in total.
 
     With equal ratios, the sum of the splits' squared deviations from their shares is at most the average sum for random

@@ -11,7 +11,7 @@ from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.schema import NO_CLASS, Field, class_name, describe_similar_classes, describe_spellings
 from shardspec.typing.columns import ColumnTyper
 from shardspec.typing.field_types import LABEL, FieldType, common_shape, settle_empty
-from shardspec.typing.frames import Cells
+from shardspec.typing.frames import ColumnValues
 
 
 class EncodedColumn(NamedTuple):
@@ -33,7 +33,7 @@ class EncodedColumn(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
+def encode_column(name: str, cells: ColumnValues, place: str) -> EncodedColumn:
     """Choose the field of a column, and encode its values.
 
     Numbers keep their dtype in the table; Python numbers become 64-bit numbers. Lists of numbers and arrays become
@@ -44,7 +44,7 @@ def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
     ----------
     name : str
         The field's name.
-    cells : Cells
+    cells : ColumnValues
     place : str
         Name of the column in messages.
 
@@ -61,7 +61,7 @@ def encode_column(name: str, cells: Cells, place: str) -> EncodedColumn:
         raise UsageError(error, place=place) from error
 
 
-def _encode_values(name: str, cells: Cells, place: str) -> EncodedColumn:
+def _encode_values(name: str, cells: ColumnValues, place: str) -> EncodedColumn:
     values = [value if ok else None for value, ok in zip(cells.values, cells.valid, strict=True)]
     typer = ColumnTyper()
     typer.scan(values)
@@ -86,7 +86,7 @@ def _fixed(name: str, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) ->
     return EncodedColumn(field, values, field.sentinel)
 
 
-def _classes(name: str, cells: Cells, known: Sequence[str]) -> EncodedColumn:
+def _classes(name: str, cells: ColumnValues, known: Sequence[str]) -> EncodedColumn:
     names = {text.strip() for text in known}
     classes = sorted(set(map(class_name, names)))
     numbers = {text: number for number, text in enumerate(classes)}

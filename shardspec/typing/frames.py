@@ -18,7 +18,7 @@ _INDEX = re.compile(r"__index_level_[0-9]+__\Z")
 BoolArray = npt.NDArray[np.bool_]
 
 
-class Cells(NamedTuple):
+class ColumnValues(NamedTuple):
     """One column of a table.
 
     Attributes
@@ -32,12 +32,12 @@ class Cells(NamedTuple):
     valid: BoolArray
 
 
-def read_cells(frame: Any, what: str) -> dict[str, Cells]:
+def read_cells(frame: Any, what: str) -> dict[str, ColumnValues]:
     """Read the columns of a table by name.
 
     Parameters
     ----------
-    frame : mapping of str to array, list or `Cells`; or a table with Arrow's C stream interface
+    frame : mapping of str to array, list or `ColumnValues`; or a table with Arrow's C stream interface
         Tables of pandas, polars, pyarrow and DuckDB have it. pyarrow reads them. The index of pandas is no column.
     what : str
         Name of the table in messages.
@@ -61,7 +61,7 @@ def read_cells(frame: Any, what: str) -> dict[str, Cells]:
     return columns
 
 
-def _columns(frame: Any, what: str) -> Iterable[tuple[Any, Cells]]:
+def _columns(frame: Any, what: str) -> Iterable[tuple[Any, ColumnValues]]:
     if isinstance(frame, Mapping):
         return [(name, _from_values(f"{what}: column {name!r}", values)) for name, values in frame.items()]
     if not hasattr(frame, "__arrow_c_stream__"):
@@ -88,9 +88,9 @@ def _import_arrow(kind: str, values: Any, place: str) -> Any:
         raise UsageError(f"cannot be read: {cut(str(error), LONG)}", place=place, hint="convert it") from error
 
 
-def _from_values(place: str, values: Any) -> Cells:
+def _from_values(place: str, values: Any) -> ColumnValues:
     """Read a column from an array, an object that NumPy can convert to one, or a list of Python values."""
-    if isinstance(values, Cells):
+    if isinstance(values, ColumnValues):
         return values
     if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
         raise UsageError(place=place, expected="an array or a list of values", found=shorten(values))
@@ -111,7 +111,7 @@ def _from_values(place: str, values: Any) -> Cells:
     return cells._replace(valid=cells.valid & ~masked.reshape(len(array), -1).any(axis=1))
 
 
-def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
+def _from_array(place: str, array: npt.NDArray[Any]) -> ColumnValues:
     if array.dtype.kind in "OUSTmM":
         return _from_list([*array])
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -120,16 +120,16 @@ def _from_array(place: str, array: npt.NDArray[Any]) -> Cells:
         )
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     valid = ~np.isnan(array) if array.dtype.kind == "f" and array.ndim == 1 else np.ones(len(array), np.bool_)
-    return Cells(array, valid)
+    return ColumnValues(array, valid)
 
 
-def _from_list(values: Sequence[Any]) -> Cells:
+def _from_list(values: Sequence[Any]) -> ColumnValues:
     plain = plain_values(values)
     missing = (value is None or (isinstance(value, float) and value != value) for value in plain)
-    return Cells(plain, ~np.fromiter(missing, np.bool_, len(plain)))
+    return ColumnValues(plain, ~np.fromiter(missing, np.bool_, len(plain)))
 
 
-def _read_arrow(place: str, column: Any) -> Cells:
+def _read_arrow(place: str, column: Any) -> ColumnValues:
     try:
         return _from_arrow(place, column)
     except UsageError:
@@ -138,12 +138,12 @@ def _read_arrow(place: str, column: Any) -> Cells:
         raise UsageError(f"cannot be read: {cut(str(error), LONG)}", place=place, hint="convert it") from error
 
 
-def _from_arrow(place: str, column: Any) -> Cells:
+def _from_arrow(place: str, column: Any) -> ColumnValues:
     types = import_target("pyarrow:types", what=place, extra="parquet")
     kind = column.type
     valid = np.asarray(column.is_valid().to_numpy(), np.bool_)
     if types.is_null(kind):
-        return Cells([None] * len(valid), valid)
+        return ColumnValues([None] * len(valid), valid)
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         whole = column if column.null_count == 0 else column.fill_null(False if types.is_boolean(kind) else 0)
         cells = _from_array(place, whole.to_numpy())
@@ -160,7 +160,7 @@ def _is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, valid: BoolArray) -> Cells:
+def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, valid: BoolArray) -> ColumnValues:
     """Read lists of numbers, without making Python objects if all have the same length and no value is missing."""
     if axes == 1 and valid.all() and len(column):
         lengths = import_target("pyarrow.compute:list_value_length", what=place, extra="parquet")(column).to_numpy()
@@ -177,4 +177,4 @@ def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, 
             raise UsageError(
                 place=f"{place}, row {row} (counted from 0)", expected="lists of numbers", found=shorten(value)
             ) from error
-    return Cells(values, valid)
+    return ColumnValues(values, valid)

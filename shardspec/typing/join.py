@@ -14,7 +14,7 @@ from shardspec.errors import UsageError
 from shardspec.fields import field_name
 from shardspec.schema import NAME, NO_CLASS, Field, Schema
 from shardspec.typing.encoding import encode_column
-from shardspec.typing.frames import BoolArray, Cells, read_cells
+from shardspec.typing.frames import BoolArray, ColumnValues, read_cells
 from shardspec.wording import counted, did_you_mean, list_some, program, quote_some, shorten
 
 NO_ROW = -1
@@ -272,7 +272,7 @@ def _names(
 
 
 def _match(
-    table: Sequence[Cells], keys: Sequence[DatasetKeys], columns: Sequence[str], what: str
+    table: Sequence[ColumnValues], keys: Sequence[DatasetKeys], columns: Sequence[str], what: str
 ) -> tuple[IntArray, IntArray]:
     """Return the table row that matches each row of the dataset, or `NO_ROW`, and the table rows without a match."""
     given = []
@@ -348,7 +348,7 @@ def _key_at(columns: Sequence[Sequence[Any]], row: int) -> Any:
     return key[0] if len(key) == 1 else key
 
 
-def _as_keys(cells: Cells, field: Field, place: str) -> Sequence[Any]:
+def _as_keys(cells: ColumnValues, field: Field, place: str) -> Sequence[Any]:
     values = cells.values
     if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype.kind not in "iu"):
         raise UsageError(place=place, expected="keys, text or integers", found=f"{values.dtype} of {values.ndim} axes")

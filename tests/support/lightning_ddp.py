@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
-from readers.order import agreement
+from readers.order import shuffle_choice
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
 TINY, PLENTY = 10_000, 10**12
@@ -34,7 +34,7 @@ LIGHTNINGS_WARNINGS = (
 )
 
 
-def expected_keys(path: Path, epoch: int, order: agreement.AnyShuffle = "auto") -> list[str]:
+def expected_keys(path: Path, epoch: int, order: shuffle_choice.AnyShuffle = "auto") -> list[str]:
     """The sequence of an epoch, over all ranks."""
     dataset = open_dataset(path, fields=["key"]).subset(range(SAMPLES))
     sampler = dataset.sampler(seed=5, shuffle=order)
@@ -136,7 +136,7 @@ def main(path: Path, out: Path) -> None:
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
         trainer.strategy.barrier()
     model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2, max_epochs=1)
-    agreement.usable_memory = lambda rank=trainer.global_rank: (TINY, PLENTY)[rank]
+    shuffle_choice.usable_memory = lambda rank=trainer.global_rank: (TINY, PLENTY)[rank]
     trainer.fit(model, datamodule=make_data(path, "processes"))
     (out / f"auto-{trainer.global_rank}.json").write_text(json.dumps({"seen": model.seen}))
     trainer.strategy.barrier()

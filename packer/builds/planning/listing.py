@@ -20,7 +20,7 @@ from packer.builds.planning.plan import item_digest
 from packer.jobs.progress import ProgressListener, Silent, Stage
 from packer.recipe import Recipe, field_name
 from packer.recipe.checks import SAMPLING
-from packer.sources.base import Examiner, Listing, Source, counting
+from packer.sources.base import FileChecker, Listing, Source, counting
 from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, item_list
 from packer.sources.packed import PackedSource
@@ -266,7 +266,7 @@ def _attach(listing: Listing, option: str, column: str, frame_rate: float | None
         names = [*listing.members] or [*listing.fields]
         known = f"found {quote_some(names)}" if names else "found a source without columns"
         raise UsageError(f"expected the column {column!r} of paths, {known}", option=option)
-    examiner, found = Examiner(listing.roots, frame_rate), item_list()
+    examiner, found = FileChecker(listing.roots, frame_rate), item_list()
     remaining = iter(listing.items)
     while some := list(islice(remaining, _ASKED)):
         examiner.ask(item.columns.get(field) for item in some)
@@ -288,7 +288,7 @@ def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
     return item._replace(files={**item.files, option: file})
 
 
-def _with_file(item: Item, option: str, column: str, path: str, examiner: Examiner) -> Item:
+def _with_file(item: Item, option: str, column: str, path: str, examiner: FileChecker) -> Item:
     other = examiner.describe(0, path, {})
     name, location = other.name, str(other.path)
     if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):

@@ -141,7 +141,7 @@ def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: b
 
 
 @dataclass(frozen=True)
-class Growth:
+class UpdateCounts:
     """How the items of a source compare with those of a dataset.
 
     Attributes
@@ -200,7 +200,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class UpdatePlan:
     """Result of comparing a source with a dataset: the items to pack, and the items to remove.
 
     Attributes
@@ -223,7 +223,7 @@ class Comparison:
     layout: Layout
     base: Manifest
     listing: Listing
-    growth: Growth
+    growth: UpdateCounts
     runtime: Mapping[str, Any]
     recipe: Mapping[str, Any]
     gone: npt.NDArray[np.bool_]
@@ -277,7 +277,7 @@ def compare(
     recipe: Recipe,
     runtime: Mapping[str, Any],
     options: BuildOptions,
-) -> Comparison:
+) -> UpdatePlan:
     """Compare the items of a source with those of a packed dataset.
 
     An item is recognised by its name, size, time and columns.
@@ -340,7 +340,7 @@ def compare(
         )
     if found:
         check_added_fields(layout, base)
-    growth = Growth(
+    growth = UpdateCounts(
         len(new) + returned,
         kept,
         differ,
@@ -359,4 +359,4 @@ def compare(
     noted = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ()).manifest_recipe
     if not options.update and options.item_timeout != BuildOptions.item_timeout:
         noted["item_timeout"] = options.item_timeout
-    return Comparison(layout, base, listing, growth, runtime, noted, gone, removed, notes)
+    return UpdatePlan(layout, base, listing, growth, runtime, noted, gone, removed, notes)

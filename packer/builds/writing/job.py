@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
-from packer.assembly.plan import Piece, PlannedShards, shuffled
+from packer.assembly.plan import PlannedShards, ShardRun, shuffled
 from packer.builds.parts.part import Part
 from packer.builds.parts.rows import describe_rows
 from packer.builds.parts.schema import SchemaSettler
 from packer.builds.provenance import library_versions
-from packer.jobs.plan import Assembly, Contents, JobSettings, Made, Resumption, Task, TaskResults
+from packer.jobs.plan import JobSettings, ManifestParts, NewGeneration, ResultReader, ResumeRules, RowLayout, Task
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.steps.encode import image_codec
@@ -36,7 +36,7 @@ class WrittenJob:
     """
 
     settings: ClassVar[JobSettings] = JobSettings("write", item="sample")
-    resumption: ClassVar[Resumption] = Resumption()
+    resumption: ClassVar[ResumeRules] = ResumeRules()
     tasks: ClassVar[tuple[Task, ...]] = ()
     base: ClassVar[None] = None
 
@@ -64,11 +64,11 @@ class WrittenJob:
     def open_work(self, space: Workspace) -> PlannedShards:
         return PlannedShards(space)
 
-    def collect(self, space: Workspace) -> AbstractContextManager[TaskResults]:
+    def collect(self, space: Workspace) -> AbstractContextManager[ResultReader]:
         # The caller's loop has finished all tasks.
-        return nullcontext(TaskResults((), partial(self._assemble, space)))
+        return nullcontext(ResultReader((), partial(self._assemble, space)))
 
-    def _assemble(self, space: Workspace) -> Assembly:
+    def _assemble(self, space: Workspace) -> RowLayout:
         """Settle the schema over the parts."""
         paths = [space.part(number) for number in range(self.parts)]
         columns = dict(Part(paths[0]).groups[0].columns)
@@ -85,11 +85,11 @@ class WrittenJob:
         config = describe_rows(columns, rows, settler.settle())
         seed, shard_bytes = self._recipe["shuffle"], self._recipe["shard_size"]
         order = None if seed is None else shuffled(self.samples, seed)
-        return Assembly(config, self._recipe["format"], [Piece(self.samples, shard_bytes)], order)
+        return RowLayout(config, self._recipe["format"], [ShardRun(self.samples, shard_bytes)], order)
 
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> Contents:
+    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
         n = self.samples
         counts = Counts(n, n, 0, 0, n, 0, 0, self.progressive)
         recipe = {**self._recipe, "declared": self.declaration.to_json()}
         generation = Generation(self.settings.kind, self.fingerprint, recipe, self.runtime, counts, ())
-        return Contents([Made(generation, n)])
+        return ManifestParts([NewGeneration(generation, n)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from packer.jobs.engines.base import Ended, Event
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.jobs.process import one_thread
-from packer.recipe.engines import Team
+from packer.recipe.engines import WorkerSettings
 from packer.workspace import Workspace
 from packer.workspace.machines import check_machine
 from shardspec.errors import ShardspecError
@@ -15,7 +15,7 @@ from shardspec.errors import ShardspecError
 class InlineEngine:
     """Runs each unit in `wait`. Items have no time limit, because nothing could end them."""
 
-    def __init__(self, workspace: Workspace, open_work: Callable[[], Work], _team: Team) -> None:
+    def __init__(self, workspace: Workspace, open_work: Callable[[], Work], _team: WorkerSettings) -> None:
         if workspace.plan.exists():
             check_machine(workspace)
         self._work = open_work()

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from packer.jobs.child import Answers, Child
+from packer.jobs.child import AnswerQueue, Child
 from packer.jobs.engines.base import LOOK_S, TICK_S, Clock, Ended, Event
 from packer.jobs.plan import Unit, Verdicts, Work
 from packer.jobs.process import CurrentItem
-from packer.recipe.engines import Team
+from packer.recipe.engines import WorkerSettings
 from packer.vision.detect.remote import hand_over
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN
@@ -32,7 +32,7 @@ _HAND_OVER_LIMIT_S = 60.0
 _END_S = 5.0
 
 
-class Busy(NamedTuple):
+class CurrentRequest(NamedTuple):
     """Current request: its number, and the worker that sent it (None between two requests)."""
 
     number: int
@@ -40,7 +40,7 @@ class Busy(NamedTuple):
     frames: int
 
 
-class Late(NamedTuple):
+class DetectorTimeout(NamedTuple):
     """A request that takes too long: its number, and the message about it."""
 
     number: int
@@ -53,7 +53,7 @@ class DetectorChild(Child):
     Parameters
     ----------
     workspace : Workspace
-    answers : Answers
+    answers : AnswerQueue
     item_timeout : float
         Time limit of one item in seconds.
 
@@ -61,12 +61,12 @@ class DetectorChild(Child):
     ----------
     waiting : frozenset of int
         The workers whose requests wait; set by the reading thread.
-    busy : Busy
+    busy : CurrentRequest
         Set by the reading thread. After `end`, the request that was being processed when the process ended.
     """
 
-    def __init__(self, workspace: Workspace, answers: Answers, item_timeout: float) -> None:
-        self.busy = Busy(0, None, 0)
+    def __init__(self, workspace: Workspace, answers: AnswerQueue, item_timeout: float) -> None:
+        self.busy = CurrentRequest(0, None, 0)
         self.waiting: frozenset[int] = frozenset()
         self.item_timeout = item_timeout
         self._seen = self.busy
@@ -88,7 +88,7 @@ class DetectorChild(Child):
         super().end()
         self._control.close()
 
-    def take(self, message: dict[str, Any], answers: Answers) -> None:
+    def take(self, message: dict[str, Any], answers: AnswerQueue) -> None:
         """Record which workers wait or are served; queue all other answers."""
         what = message["event"]
         if what not in ("waits", "busy", "over"):
@@ -97,25 +97,25 @@ class DetectorChild(Child):
         worker = message["worker"]
         self.waiting = self.waiting | {worker} if what == "waits" else self.waiting - {worker}
         if what == "busy":
-            self.busy = Busy(self.busy.number + 1, worker, message["frames"])
+            self.busy = CurrentRequest(self.busy.number + 1, worker, message["frames"])
         elif self.busy.worker == worker and what == "over":
-            self.busy = Busy(self.busy.number + 1, None, 0)
+            self.busy = CurrentRequest(self.busy.number + 1, None, 0)
 
     def delays(self, worker: int) -> bool:
         """Return whether a worker waits while the request of another is processed, which has its own time limit."""
         return worker in self.waiting and self.busy.worker is not None
 
-    def overdue(self, now_s: float) -> Late | None:
+    def overdue(self, now_s: float) -> DetectorTimeout | None:
         """Return the request that takes too long, if any, at the engine's time `now_s`."""
         busy = self.busy
         if self._seen_s is None or busy.number != self._seen.number:
             self._seen, self._seen_s = busy, now_s
         passed_s = now_s - self._seen_s
         if not self.ready and passed_s > _START_LIMIT_S:
-            return Late(busy.number, f"the detector process was not ready after {_START_LIMIT_S:g} s")
+            return DetectorTimeout(busy.number, f"the detector process was not ready after {_START_LIMIT_S:g} s")
         limit_s = min(_REQUEST_LIMIT_S, self.item_timeout / 2)
         if busy.worker is not None and passed_s > limit_s:
-            return Late(
+            return DetectorTimeout(
                 busy.number, f"the detector process took longer than {limit_s:g} s over {counted(busy.frames, 'frame')}"
             )
         return None
@@ -159,7 +159,7 @@ class _Worker(Child):
         serial: int,
         workspace: Workspace,
         decodes_ahead: bool,
-        answers: Answers,
+        answers: AnswerQueue,
         detector: DetectorChild | None,
     ) -> None:
         self.place = place
@@ -180,7 +180,7 @@ class _Worker(Child):
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
             super().__init__(command, log, answers, keep=keep, variables=variables)
 
-    def take(self, message: dict[str, Any], answers: Answers) -> None:
+    def take(self, message: dict[str, Any], answers: AnswerQueue) -> None:
         if message["event"] == "lost":
             self.lost_detector = True
         else:
@@ -203,11 +203,11 @@ class ProcessesEngine:
     If a detector process serves all workers and dies, all workers are ended and started again.
     """
 
-    def __init__(self, workspace: Workspace, _open_work: Callable[[], Work] | None, team: Team) -> None:
+    def __init__(self, workspace: Workspace, _open_work: Callable[[], Work] | None, team: WorkerSettings) -> None:
         self._workspace = workspace
         self._team = team
         self._detector: DetectorChild | None = None
-        self._answers = Answers()
+        self._answers = AnswerQueue()
         self._workers: list[_Worker | None] = [None] * team.workers
         self._serials = itertools.count()
         self._events: deque[Event] = deque()
@@ -373,7 +373,7 @@ class ProcessesEngine:
             return
         self._events.append(Event("died", worker.unit, worker.item, message=message))
 
-    def _lose_detector(self, late: Late | None = None) -> None:
+    def _lose_detector(self, late: DetectorTimeout | None = None) -> None:
         """End the detector process and all workers, and blame the item whose request was being processed, if known.
 
         No item is blamed if the process finished the late request before it was ended.

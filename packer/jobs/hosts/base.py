@@ -58,7 +58,7 @@ class Host(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Room:
+class HostLimits:
     """Limits on the number of workers on a host.
 
     Attributes
@@ -112,7 +112,7 @@ class HostProcess(Protocol):
 
 
 class Cluster(Protocol):
-    """The hosts of an allocation or a cluster. Called with the workspace, a `Room` and the build's options."""
+    """The hosts of an allocation or a cluster. Called with the workspace, a `HostLimits` and the build's options."""
 
     hosts: Sequence[Host]
 
@@ -243,7 +243,7 @@ def run_agents(plan: JobPlan, space: Workspace, options: BuildOptions, listener:
     """
     in_all = None if str(options.workers) == "auto" else int(options.workers)
     settings = plan.settings
-    room = Room(options.workers_per_node, in_all, WORKER_BYTES[settings.preset], settings.needs_gpus)
+    room = HostLimits(options.workers_per_node, in_all, WORKER_BYTES[settings.preset], settings.needs_gpus)
     cluster: Cluster = resolve("engine", options.engine, ENGINES)(space, room, options)
     items = sum(task.stop - task.start for task in plan.tasks)
     with closing(cluster):

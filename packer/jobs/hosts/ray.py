@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packer.jobs.hosts.base import Host, Room, start_agent
+from packer.jobs.hosts.base import Host, HostLimits, start_agent
 from packer.jobs.process import inherited_environment
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -43,7 +43,7 @@ class RayCluster:
         If there is no cluster at the address, or no node has room.
     """
 
-    def __init__(self, _workspace: Workspace, room: Room, options: BuildOptions) -> None:
+    def __init__(self, _workspace: Workspace, room: HostLimits, options: BuildOptions) -> None:
         self._gpus = int(room.gpus)
         self._connected = not ray.is_initialized()
         if self._connected:
@@ -81,7 +81,7 @@ class RayCluster:
         if self._connected:
             ray.shutdown()
 
-    def _agents(self, node: Mapping[str, Any], room: Room) -> list[Host]:
+    def _agents(self, node: Mapping[str, Any], room: HostLimits) -> list[Host]:
         """Return the places for agents on a node: one, or one for each GPU."""
         has = node["Resources"]
         cores, gpus, memory = int(has.get("CPU", 0)), int(has.get("GPU", 0)), has.get("memory")

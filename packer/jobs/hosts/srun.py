@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from packer.jobs.hosts.base import Host, Room, start_agent
+from packer.jobs.hosts.base import Host, HostLimits, start_agent
 from packer.jobs.process import inherited_environment
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
@@ -43,7 +43,7 @@ class SrunCluster:
     that are left at the end are cancelled.
     """
 
-    def __init__(self, workspace: Workspace, room: Room, _options: BuildOptions) -> None:
+    def __init__(self, workspace: Workspace, room: HostLimits, _options: BuildOptions) -> None:
         self._job = os.environ["SLURM_JOB_ID"]
         self._name = f"packer-{hashlib.sha256(os.fsencode(workspace.root.resolve())).hexdigest()[:12]}"
         hosts, cores = _nodes(room)
@@ -95,7 +95,7 @@ class _Step:
         return self._process.poll() is not None
 
 
-def _nodes(room: Room) -> tuple[list[Host], int]:
+def _nodes(room: HostLimits) -> tuple[list[Host], int]:
     """Return the hosts of the allocation, one for each agent, and the cores of an agent with a GPU."""
     listed = os.environ.get("SLURM_JOB_NODELIST", "")
     names = run_slurm("scontrol", "show", "hostnames", listed).split()

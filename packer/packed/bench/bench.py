@@ -30,7 +30,7 @@ DEFAULT_SECONDS = 3.0
 DEFAULT_BATCH_SIZE = 64
 _SEED = 0
 """Seed of the choice of items, so that every call measures the same items."""
-_SIDE = "packer.packed.bench.side"
+_SIDE = "packer.packed.bench.timed_loader"
 _POLL_S = 1.0
 
 

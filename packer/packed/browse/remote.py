@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.workspace.disk_list import writing_temporary
-from packer.workspace.scratch import Scratch
+from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
 from readers.formats.mapping import Extents
 from readers.staging.layout import CachedLayout, find_dataset
@@ -77,7 +77,7 @@ class RowsLayout(CachedLayout):
     The parts are in a temporary folder. What is read is checked by the formats' own checksums, not by SHA-256.
     """
 
-    scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
+    scratch: TemporaryFiles = field(default_factory=TemporaryFiles, repr=False, compare=False)
     files: dict[str, PartialFile] = field(default_factory=dict, repr=False, compare=False)
 
     reads_parts: ClassVar[bool] = True

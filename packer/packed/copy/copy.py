@@ -10,11 +10,11 @@ from typing import Any
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.transfers import Transfers
+from packer.packed.copy.copy_targets import Bucket, DatasetPlace, Folder, Repository
 from packer.packed.copy.part import copy_part, is_part
-from packer.packed.copy.places import Bucket, DatasetPlace, Folder, Repository
 from packer.recipe.checks import checked
 from packer.workspace.folder import output_folder
-from packer.workspace.scratch import Scratch
+from packer.workspace.scratch import TemporaryFiles
 from readers.staging.layout import dataset_layout
 from shardspec.entries import FileEntry
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
@@ -144,7 +144,7 @@ def _copy_part(
             raise _other_files(target, names)
         made = copy_part(layout, target.root, choice, listener, overwrite=overwrite)
         return CopyResult(target.name, made, len(made.entries), 0)
-    scratch = Scratch()
+    scratch = TemporaryFiles()
     try:
         part = Folder(scratch.path / "part")
         copy_part(layout, part.root, choice, listener)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.jobs.result import Result
-from packer.packed.publish.facts import MEANINGS, Facts, describe_shape, public_options
+from packer.packed.publish.card_fields import MEANINGS, Facts, describe_shape, public_options
 from packer.workspace.card import is_generated, sign
 from packer.workspace.output import check_output, write_output
 from shardspec.errors import UsageError

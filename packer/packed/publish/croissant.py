@@ -9,7 +9,7 @@ from typing import Any
 
 from packer.jobs.result import Result
 from packer.packed.publish.card import edited
-from packer.packed.publish.facts import MEANINGS, Facts, describe_shape, public_options
+from packer.packed.publish.card_fields import MEANINGS, Facts, describe_shape, public_options
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
 from shardspec.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import read_groups
-from packer.assembly.plan import Piece
+from packer.assembly.plan import ShardRun
 from packer.packed.plan import Input, RepackPlan, join_generations, plan_copy
 from packer.workspace.hashing import TextSet
 from shardspec.columns import IntArray
@@ -24,7 +24,7 @@ def plan_part(kind: str, one: Input, options: Mapping[str, Any], rows: IntArray,
     plan = plan_copy(kind, [one], {**options, "rows": digest})
     names = items.of_rows(rows)
     generation = replace(join_generations(plan), counts=items.counts(names, len(rows)))
-    pieces = (Piece(len(rows), plan.pieces[0].shard_bytes),)
+    pieces = (ShardRun(len(rows), plan.pieces[0].shard_bytes),)
     return replace(plan, rows=rows, pieces=pieces, generations=(generation,), keep=partial(_keeps, names))
 
 

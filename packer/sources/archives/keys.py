@@ -13,7 +13,7 @@ from packer.sources.item import Item
 from packer.sources.json_values import parse_json
 from packer.sources.tables.base import TABLES, is_table, open_table
 from shardspec.errors import UsageError, system_reason
-from shardspec.typing.frames import Cells, read_cells
+from shardspec.typing.frames import ColumnValues, read_cells
 from shardspec.wording import counted, quote_some, shorten
 
 _KEY_COLUMNS = ("key", "path")
@@ -159,7 +159,7 @@ def _read_table(path: Path, texts: Collection[str]) -> list[tuple[str, Mapping[s
     return [_split_row(path, dict(zip(columns, row, strict=True))) for row in rows]
 
 
-def _plain(cells: Cells) -> list[Any]:
+def _plain(cells: ColumnValues) -> list[Any]:
     """Return the values of a column as plain Python values, None where one is missing."""
     values = (value.tolist() if isinstance(value, np.generic | np.ndarray) else value for value in cells.values)
     return [value if ok else None for value, ok in zip(values, cells.valid.tolist(), strict=True)]

@@ -13,7 +13,7 @@ from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.column_types import DROP
-from packer.sources.folders.finding import Ignored
+from packer.sources.folders.walk import Ignored
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import stop_if_passing
@@ -59,7 +59,7 @@ class Archive(NamedTuple):
 
 
 @dataclass
-class Found:
+class ArchiveListing:
     """Content of one archive.
 
     Attributes
@@ -81,7 +81,7 @@ class Found:
     numbers_people: bool = False
 
 
-class Place(NamedTuple):
+class ListedArchive(NamedTuple):
     """An archive and its state when it was listed."""
 
     archive: Archive
@@ -101,7 +101,7 @@ class Place(NamedTuple):
         return Item(-1, self.name_of("(rest)"), None, reject=reason)
 
 
-class Kind(NamedTuple):
+class ArchiveKind(NamedTuple):
     """A kind of archive.
 
     Attributes
@@ -113,7 +113,7 @@ class Kind(NamedTuple):
     prefix : str
         Prefix for columns whose field name is reserved, such as ``key``.
     list_one : callable
-        Lists one archive, given its `Place`. If it raises an `OSError`, the archive becomes a reject.
+        Lists one archive, given its `ListedArchive`. If it raises an `OSError`, the archive becomes a reject.
     has_columns : bool
         Whether `list_one` also takes the arguments ``path_column``, and ``dropped`` with the columns to skip.
     """
@@ -121,10 +121,10 @@ class Kind(NamedTuple):
     title: str
     suffixes: tuple[str, ...]
     prefix: str
-    list_one: Callable[..., Found]
+    list_one: Callable[..., ArchiveListing]
     has_columns: bool = False
 
-    def lister(self, path_column: str, types: Mapping[str, str]) -> Callable[[Place], Found]:
+    def lister(self, path_column: str, types: Mapping[str, str]) -> Callable[[ListedArchive], ArchiveListing]:
         """Return `list_one` with its options; `path_column` is refused if there are no columns."""
         if not self.has_columns:
             refuse_path_column(path_column, self.title)
@@ -150,7 +150,7 @@ class ArchiveSource:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ArchiveKind,
         archives: Sequence[Archive],
         types: Mapping[str, str],
         keys: KeyTable | None,
@@ -267,18 +267,18 @@ def read_in_place(path: Path) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _list_one(archive: Archive, reads: Reads, list_one: Callable[[Place], Found]) -> Found:
+def _list_one(archive: Archive, reads: Reads, list_one: Callable[[ListedArchive], ArchiveListing]) -> ArchiveListing:
     try:
         with reads(archive.path):
             stat = archive.path.stat()
-            return list_one(Place(archive, stat.st_size, stat.st_mtime_ns))
+            return list_one(ListedArchive(archive, stat.st_size, stat.st_mtime_ns))
     except ObjectDeniedError:
         reason = "expected a readable archive, found one that the store refuses to send"
-        return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
+        return ArchiveListing(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
     except OSError as error:
         stop_if_passing(error, archive.path)
         reason = f"expected a readable archive, found: {system_reason(error)}"
-        return Found(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
+        return ArchiveListing(item_list().extend([Item(-1, archive.name, None, reject=reason)]))
 
 
 def is_pickle(data: bytes) -> bool:

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from packer.sources.archives.listing import PICKLED, PICKLES, SNIFFED_BYTES, Found, Place, is_pickle, seems_image
+from packer.sources.archives.listing import (
+    PICKLED,
+    PICKLES,
+    SNIFFED_BYTES,
+    ArchiveListing,
+    ListedArchive,
+    is_pickle,
+    seems_image,
+)
 from packer.sources.archives.member import Member
 from packer.sources.item import Item
 from packer.vision.media import medium_of
@@ -182,9 +190,9 @@ def _meta_at(head: bytes, start: int) -> _Meta:
     return _Meta(page_bytes, flags, depth, root, transaction)
 
 
-def list_keys(place: Place) -> Found:
+def list_keys(place: ListedArchive) -> ArchiveListing:
     """List the images and videos of one file. A damaged file ends with one reject for the rest."""
-    found = Found()
+    found = ArchiveListing()
     with place.archive.path.open("rb") as file:
         try:
             for entry in walk_lmdb(place.archive.path):
@@ -200,7 +208,7 @@ def list_keys(place: Place) -> Found:
     return found
 
 
-def _item(place: Place, name: str, entry: KeyEntry, head: bytes) -> Item | None:
+def _item(place: ListedArchive, name: str, entry: KeyEntry, head: bytes) -> Item | None:
     """Return the item for an entry; None if the value is neither an image, a video nor a pickle."""
     suffix = PurePosixPath(name).suffix.lower()
     shown = medium_of(name) is not None

@@ -10,7 +10,15 @@ from pathlib import Path
 from packer.recipe import Recipe
 from packer.sources.archives import parquet
 from packer.sources.archives.keys import KeyTable
-from packer.sources.archives.listing import Archive, ArchiveSource, Found, Kind, Place, Reads, read_in_place
+from packer.sources.archives.listing import (
+    Archive,
+    ArchiveKind,
+    ArchiveListing,
+    ArchiveSource,
+    ListedArchive,
+    Reads,
+    read_in_place,
+)
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
@@ -28,11 +36,11 @@ _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)\Z")
 _EXPANDED_MAX = 100_000
 
 
-_KINDS: Sequence[Kind] = (
-    Kind("tar files", (".tar", ".tar.gz", ".tgz"), "json", list_tar),
-    Kind("RecordIO files", (".rec",), "record", list_records),
-    Kind("LMDB files", (".mdb", ".lmdb"), "key", list_keys),
-    Kind("Parquet files", (".parquet",), parquet.PREFIX, parquet.list_rows, has_columns=True),
+_KINDS: Sequence[ArchiveKind] = (
+    ArchiveKind("tar files", (".tar", ".tar.gz", ".tgz"), "json", list_tar),
+    ArchiveKind("RecordIO files", (".rec",), "record", list_records),
+    ArchiveKind("LMDB files", (".mdb", ".lmdb"), "key", list_keys),
+    ArchiveKind("Parquet files", (".parquet",), parquet.PREFIX, parquet.list_rows, has_columns=True),
 )
 SUFFIXES = tuple(suffix for kind in _KINDS for suffix in kind.suffixes)
 
@@ -43,7 +51,7 @@ _ACCOMPANYING = (".idx", "lock.mdb", "-lock")
 """Endings of the names of files that accompany an archive."""
 
 
-def kind_of(name: str) -> Kind | None:
+def kind_of(name: str) -> ArchiveKind | None:
     """Return the kind of archive according to a file's name, or None if it is not an archive."""
     name = name.lower()
     return next((kind for kind in _KINDS if name.endswith(kind.suffixes) and not name.endswith("lock.mdb")), None)
@@ -68,7 +76,7 @@ def open_file(path: Path, recipe: Recipe, reads: Reads = read_in_place) -> Sourc
     return _source(kind, path.parent, [path], recipe, 0, reads)
 
 
-def list_archive(path: Path, name: str, path_column: str) -> Found:
+def list_archive(path: Path, name: str, path_column: str) -> ArchiveListing:
     """List one archive. The names of the items start with `name`.
 
     Raises
@@ -79,7 +87,7 @@ def list_archive(path: Path, name: str, path_column: str) -> Found:
     kind, status = kind_of(path.name), path.stat()
     if kind is None:
         raise UsageError(place=path, expected=f"an archive ({', '.join(SUFFIXES)})")
-    return kind.lister(path_column, {})(Place(Archive(name, path), status.st_size, status.st_mtime_ns))
+    return kind.lister(path_column, {})(ListedArchive(Archive(name, path), status.st_size, status.st_mtime_ns))
 
 
 def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
@@ -93,7 +101,7 @@ def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> S
         If a folder cannot be listed.
     """
     folder = folder.resolve()
-    found: dict[Kind, list[Path]] = {}
+    found: dict[ArchiveKind, list[Path]] = {}
     ignored = 0
     for name, folders, files in walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".")]
@@ -135,7 +143,7 @@ def open_pattern(pattern: str, recipe: Recipe, reads: Reads = read_in_place) -> 
     for one in expand_braces(pattern):
         names = glob.glob(one, recursive=True) if glob.has_magic(one) else [one]  # noqa: PTH207 -- from any folder
         paths |= {os.path.abspath(name): Path(name).absolute() for name in names}  # noqa: PTH100 -- without links
-    found: dict[Kind, list[Path]] = {}
+    found: dict[ArchiveKind, list[Path]] = {}
     missing = [str(path) for path in paths.values() if not path.exists()]
     if missing:
         raise UsageError(place=shorten(pattern), expected="files", found=f"none at {list_some(missing)}")
@@ -177,7 +185,7 @@ def _choices(text: str) -> Sequence[str]:
     return [f"{number:0{width}d}" for number in range(first, min(last, first + _EXPANDED_MAX) + 1)]
 
 
-def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
+def _only_kind(where: Path | str, found: Mapping[ArchiveKind, Sequence[Path]]) -> ArchiveKind:
     if len(found) > 1:
         what = " and ".join(f"{len(paths)} {kind.title}" for kind, paths in found.items())
         raise UsageError(
@@ -186,7 +194,7 @@ def _only_kind(where: Path | str, found: Mapping[Kind, Sequence[Path]]) -> Kind:
     return next(iter(found))
 
 
-def _source(kind: Kind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, reads: Reads) -> Source:
+def _source(kind: ArchiveKind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, reads: Reads) -> Source:
     """Return the source for archives below a folder, in the order of their paths' bytes."""
     paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
     archives = [Archive(_name(root, path), path) for path in paths]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
-from packer.sources.archives.listing import Found, Place
+from packer.sources.archives.listing import ArchiveListing, ListedArchive
 from packer.sources.archives.member import Member
 from packer.sources.item import ItemFile
 from packer.sources.tables.base import refuse_doubled
@@ -87,7 +87,7 @@ def _choose(path: Path, schema: Any, path_column: str) -> tuple[str, dict[str, b
     )
 
 
-def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found:
+def list_rows(place: ListedArchive, path_column: str, dropped: Collection[str]) -> ArchiveListing:
     """List the rows of one file.
 
     Parameters
@@ -106,7 +106,7 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
         refuse_doubled(path, schema.names)
         classes = _class_names(schema)
         split = _SPLIT.match(path.name)
-        found = Found()
+        found = ArchiveListing()
         for group in range(meta.num_row_groups):
             rows = meta.row_group(group).num_rows
             size = meta.row_group(group).total_byte_size // max(1, rows)
@@ -130,7 +130,9 @@ def list_rows(place: Place, path_column: str, dropped: Collection[str]) -> Found
     return found
 
 
-def _member(place: Place, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str) -> Member:
+def _member(
+    place: ListedArchive, names: list[str], candidates: Mapping[str, bool], group: int, row: int, name: str
+) -> Member:
     return Member("parquet", (group, row, names.index(name), 0 if candidates[name] else -1), place.bytes)
 
 

@@ -21,10 +21,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from packer.sources.archives.listing import LABEL, PICKLED, Found, Place, is_pickle
+from packer.sources.archives.listing import LABEL, PICKLED, ArchiveListing, ListedArchive, is_pickle
 from packer.sources.archives.member import Member
-from packer.sources.contents import read_member
 from packer.sources.item import Item
+from packer.sources.member_bytes import read_member
 from packer.workspace.disk_list import text_list
 from shardspec.errors import ItemError
 from shardspec.wording import shorten
@@ -57,10 +57,10 @@ class _Damage(Exception):  # noqa: N818 -- it is the end of a listing, not an er
     """Records cannot be read from here on; the message says why."""
 
 
-def list_records(place: Place) -> Found:
+def list_records(place: ListedArchive) -> ArchiveListing:
     """List the images of one file. After damage, continue at the next indexed record. Missing records become rejects."""
     path = place.archive.path
-    found = Found()
+    found = ArchiveListing()
     index = _Index.read(path.with_suffix(".idx"))
     faces = False
     with path.open("rb") as file:
@@ -95,7 +95,7 @@ def list_records(place: Place) -> Found:
     return found
 
 
-def _item(place: Place, name: str, record: _Record, label: tuple[float, ...], start: int) -> Item:
+def _item(place: ListedArchive, name: str, record: _Record, label: tuple[float, ...], start: int) -> Item:
     if is_pickle(record.head[start : start + 2]):
         return place.item(name, reject=PICKLED)
     columns: dict[str, Any] = {}

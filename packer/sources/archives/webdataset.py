@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, Found, Place
+from packer.sources.archives.listing import LABEL, PICKLED, PICKLES, ArchiveListing, ListedArchive
 from packer.sources.archives.member import Member
 from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, walk_tar
-from packer.sources.contents import MAX_UNPACKED_BYTES
 from packer.sources.item import Item, ItemFile, item_list
 from packer.sources.json_values import parse_json
+from packer.sources.member_bytes import MAX_UNPACKED_BYTES
 from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
 from packer.workspace.hashing import repeated
 from shardspec.errors import ItemError
@@ -41,7 +41,7 @@ _SCATTERED = (
 )
 
 
-def list_tar(place: Place) -> Found:
+def list_tar(place: ListedArchive) -> ArchiveListing:
     """List the samples of one tar file. A damaged file ends with one reject for the rest."""
     samples = _Samples(place)
     try:
@@ -57,8 +57,8 @@ def list_tar(place: Place) -> Found:
 class _Samples:
     """Collects the members of one tar file into samples."""
 
-    def __init__(self, place: Place) -> None:
-        self.found = Found()
+    def __init__(self, place: ListedArchive) -> None:
+        self.found = ArchiveListing()
         self._place = place
         self._compressed = is_compressed(place.archive.path)
         self._key: str | None = None

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
-from packer.sources.base import Examiner, Listing, Roots, refuse_path_column
+from packer.sources.base import AllowedFolders, FileChecker, Listing, refuse_path_column
 from packer.sources.column_types import column_types
-from packer.sources.folders.finding import FoundFile, FoundFiles
 from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
+from packer.sources.folders.walk import FoundFile, FoundFiles
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import describe_replaced, read_item_columns
 from packer.sources.tables.base import is_table
@@ -105,7 +105,7 @@ class FolderSource:
             keeps_sidecars=self._sidecars,
             joins_frames=self._frame_rate is not None,
         )
-        examiner = Examiner(Roots(self._roots), self._frame_rate)
+        examiner = FileChecker(AllowedFolders(self._roots), self._frame_rate)
         notes: list[str] = []
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)
@@ -127,7 +127,7 @@ class FolderSource:
         sought = f"images and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
-    def _examined(self, files: Iterable[FoundFile], examiner: Examiner) -> Iterator[Item]:
+    def _examined(self, files: Iterable[FoundFile], examiner: FileChecker) -> Iterator[Item]:
         if self._frame_rate is None:
             yield from examiner.files(file.name for file in files)
             return
@@ -138,7 +138,7 @@ class FolderSource:
                 yield examiner.file(index, file.name)
 
     def _with_columns(
-        self, files: Iterable[FoundFile], examiner: Examiner, label_from: str, notes: list[str]
+        self, files: Iterable[FoundFile], examiner: FileChecker, label_from: str, notes: list[str]
     ) -> Listing:
         """List the items with columns from paths and sidecars. An item with an invalid path or sidecar is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots)
@@ -163,7 +163,7 @@ class FolderSource:
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
         notes += columns.notes
         found = item_list().extend(items)
-        roots = Roots((self.root,))
+        roots = AllowedFolders((self.root,))
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
 
 

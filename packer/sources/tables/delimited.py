@@ -16,7 +16,7 @@ from packer.sources.tables.chunks import CHUNK_ROWS, Chunk
 from packer.workspace.disk_list import PackedTexts
 from shardspec.errors import UsageError
 from shardspec.typing.cells import BLANKS, CellTyper
-from shardspec.typing.frames import Cells
+from shardspec.typing.frames import ColumnValues
 from shardspec.wording import counted, list_some, shorten
 
 _MARKS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -77,10 +77,10 @@ class CsvTable:
         for name in self.names:
             column, typer = cells.pop(name, PackedTexts()), typers[name]
             if name in texts:
-                found[name] = Cells(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
+                found[name] = ColumnValues(column, np.fromiter((cell != "" for cell in column), np.bool_, len(column)))
                 continue
             numbers = typer.to_arrays(column)
-            found[name] = typer.parse(column) if numbers is None else Cells(*numbers)
+            found[name] = typer.parse(column) if numbers is None else ColumnValues(*numbers)
             note = typer.describe_numbers(f"column {shorten(name)} is text", self.where)
             if note is not None:
                 remedy = "correct such cells, or empty them with --allow-missing, to make it numbers"

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.sources.item import BOXES_FROM, Item, ItemFile
 from packer.steps.chain import STILL, Sample, require_image
-from packer.steps.companion import CompanionFile
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.tracks import make_thumbnail
+from packer.steps.second_image import CompanionFile
 from packer.vision.detect import Detector
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.detect.interface import CheckedDetector

@@ -12,7 +12,6 @@ import numpy as np
 
 from packer.recipe import Recipe
 from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, Sample, Step, StepResources
-from packer.steps.companion import CompanionFile, CompanionImages, open_companion
 from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import (
     FRAME_RULES,
@@ -24,9 +23,10 @@ from packer.steps.faces.frame import (
     counting_faces,
 )
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch, ItemSearch, as_frame, takes_decoded
-from packer.steps.faces.steady import SteadyTracks, is_steady, open_waiting
+from packer.steps.faces.smoothing import SteadyTracks, is_steady, open_waiting
 from packer.steps.faces.tracks import VideoTracks
 from packer.steps.report import ItemReport
+from packer.steps.second_image import CompanionFile, CompanionImages, open_companion
 
 Found = tuple[Sample, FrameFaces]
 """A frame with its faces."""

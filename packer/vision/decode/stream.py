@@ -124,7 +124,7 @@ class SampleDecoder:
         positions = (np.cumsum(taken) - taken).tolist()
         begins = [self._since_start(times[index]) for index in np.flatnonzero(wanted)]
         ends = [*begins[1:], self._since_start(times[-1] + timeline.last_s)]
-        trust = Trust(timeline.keys, timeline.positions)
+        trust = DamagedGroups(timeline.keys, timeline.positions)
         before = -1
         for index, frame in self._held_back(wanted, trust):
             # For a damaged stream the decoder may return a frame twice, or too late.
@@ -148,7 +148,7 @@ class SampleDecoder:
                 f"(the first is frame {lost[0]}, the last frame {lost[-1]})"
             )
 
-    def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "Trust") -> Iterator[tuple[int, VideoFrame]]:
+    def _held_back(self, wanted: npt.NDArray[np.bool_], trust: "DamagedGroups") -> Iterator[tuple[int, VideoFrame]]:
         """Yield requested frames. Hold each back until all frames that are decoded before it but shown later came out."""
         timeline = self._timeline
         last = int(np.flatnonzero(wanted).max(initial=-1))
@@ -423,7 +423,7 @@ def next_time(time: float, step: float, stamp: float | None, later: Sequence[flo
     return regular[0] if regular[0] < following or is_regular else (time + following) / 2
 
 
-class Trust:
+class DamagedGroups:
     """Remembers the first damage in each group of frames that starts with a keyframe.
 
     Parameters

@@ -15,7 +15,7 @@ from support.command import COMMAND_LIMIT_S, environment
 from support.processes import PATIENCE_S
 
 from packer.jobs import child as child_module
-from packer.jobs.child import Answers, Child, SyncChild
+from packer.jobs.child import AnswerQueue, Child, SyncChild
 
 
 def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypat
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(child_module, "_READER_JOIN_S", 0.05)
-    answers = Answers()
+    answers = AnswerQueue()
     child = Child(["leaver"], tmp_path / "log", answers)
     _, message = answers.get(timeout=PATIENCE_S)
     try:
@@ -44,7 +44,7 @@ def test_its_end_does_not_wait_for_what_left_its_group(tmp_path: Path, monkeypat
 
 
 def test_a_wait_ends_though_a_signal_is_handled_as_its_time_is_over() -> None:
-    answers = Answers()
+    answers = AnswerQueue()
     before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
     late = threading.Timer(PATIENCE_S, answers.put, [(None, {"event": "late"})])  # a wait that never ends would fail
     late.start()
@@ -59,7 +59,7 @@ def test_a_wait_ends_though_a_signal_is_handled_as_its_time_is_over() -> None:
 
 
 def test_answers_come_in_order_and_a_wait_for_none_ends() -> None:
-    answers = Answers()
+    answers = AnswerQueue()
     for number in range(3):
         answers.put((number, {}))
     assert [answers.get(timeout=0)[0] for _ in range(3)] == [0, 1, 2]

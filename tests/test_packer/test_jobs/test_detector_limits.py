@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from packer.jobs.engines.base import Clock, Event
-from packer.jobs.engines.processes import Busy, DetectorChild, ProcessesEngine, _Worker
+from packer.jobs.engines.processes import CurrentRequest, DetectorChild, ProcessesEngine, _Worker
 from packer.jobs.plan import Unit, Work
 from packer.jobs.schedule import ItemTimes
-from packer.recipe.engines import Team
+from packer.recipe.engines import WorkerSettings
 from packer.workspace import Workspace
 
 
 class Overdue(DetectorChild):
     """A detecting process over its third request, that of the first worker, for too long. At its end it may have gone on."""
 
-    def __init__(self, at_end: Busy) -> None:
-        self.busy = self._seen = Busy(3, 0, 4)
+    def __init__(self, at_end: CurrentRequest) -> None:
+        self.busy = self._seen = CurrentRequest(3, 0, 4)
         self.item_timeout = 10.0
         self.ready = True
         self._seen_s = -100.0
@@ -33,7 +33,7 @@ def open_engine(folder: Path) -> ProcessesEngine:
     def no_work() -> Work:
         raise AssertionError("worker processes open their own")
 
-    return ProcessesEngine(Workspace(folder), no_work, Team(2, 10.0, shares_detector=True))
+    return ProcessesEngine(Workspace(folder), no_work, WorkerSettings(2, 10.0, shares_detector=True))
 
 
 class AtWork(_Worker):
@@ -55,13 +55,13 @@ class AtWork(_Worker):
 @pytest.mark.parametrize(
     ("at_end", "expected"),
     [
-        (Busy(3, 0, 4), [("timeout", 0), ("again", None)]),
-        (Busy(4, None, 0), [("again", None), ("again", None)]),
-        (Busy(5, 1, 4), [("again", None), ("again", None)]),
+        (CurrentRequest(3, 0, 4), [("timeout", 0), ("again", None)]),
+        (CurrentRequest(4, None, 0), [("again", None), ("again", None)]),
+        (CurrentRequest(5, 1, 4), [("again", None), ("again", None)]),
     ],
 )
 def test_a_request_that_came_to_its_end_is_not_to_blame_nor_is_the_next(
-    tmp_path: Path, at_end: Busy, expected: list[tuple[str, int | None]]
+    tmp_path: Path, at_end: CurrentRequest, expected: list[tuple[str, int | None]]
 ) -> None:
     engine = open_engine(tmp_path)
     engine._detector, engine._workers = Overdue(at_end), [AtWork(0), AtWork(1)]
@@ -85,14 +85,14 @@ class Stopped(Clock):
 
 def test_an_items_time_does_not_pass_while_it_waits_for_the_faces_of_others(tmp_path: Path) -> None:
     engine, clock = open_engine(tmp_path), Stopped()
-    detector, waiting = Overdue(Busy(0, None, 0)), AtWork(1)
+    detector, waiting = Overdue(CurrentRequest(0, None, 0)), AtWork(1)
     engine._detector, engine._workers = detector, [None, waiting]
     times = ItemTimes(clock)
     times.take(Event("start", waiting.unit, waiting.item))
     for number in range(4, 10):
         detector.take({"event": "waits", "worker": 1, "frames": 4}, engine._answers)
         detector.take({"event": "busy", "worker": 0, "frames": 4}, engine._answers)
-        assert detector.busy == Busy(2 * number - 4, 0, 4)
+        assert detector.busy == CurrentRequest(2 * number - 4, 0, 4)
         clock.s += 4
         times.tick(engine.held())
         detector.take({"event": "over", "worker": 0, "frames": 4}, engine._answers)

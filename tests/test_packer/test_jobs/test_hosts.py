@@ -23,7 +23,7 @@ from support.packed import fingerprints
 from support.processes import PATIENCE_S, wait_for, workers_in
 
 import packer
-from packer.jobs.hosts.base import Host, Room, run_agents
+from packer.jobs.hosts.base import Host, HostLimits, run_agents
 from packer.jobs.hosts.srun import SrunCluster, parse_counts
 from packer.jobs.plan import JobSettings
 from packer.recipe.options import BuildOptions
@@ -132,9 +132,9 @@ def test_counts_of_cores_are_read_as_slurm_writes_them() -> None:
 
 def test_the_gpus_of_a_node_share_its_workers() -> None:
     for per_node, expected in ((None, [2, 3, 3]), (7, [2, 2, 3]), (2, [1, 1])):
-        room = Room(per_node, None, 1, gpus=True)
+        room = HostLimits(per_node, None, 1, gpus=True)
         assert [host.workers for host in room.share("n", 8, None, 3)] == expected
-    assert Room(7, None, 1, gpus=False).share("n", 8, None, 3) == [Host("n", 7)]
+    assert HostLimits(7, None, 1, gpus=False).share("n", 8, None, 3) == [Host("n", 7)]
 
 
 class _Nodes:
@@ -218,7 +218,7 @@ def test_all_agents_are_ended_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_workers_are_spread_over_the_hosts() -> None:
     hosts = [Host("a", 2), Host("b", 8), Host("c", 8)]
     for in_all, expected in ((None, [2, 8, 8]), (7, [2, 3, 2]), (2, [1, 1])):
-        assert [host.workers for host in Room(None, in_all, 1, gpus=False).limit(hosts)] == expected
+        assert [host.workers for host in HostLimits(None, in_all, 1, gpus=False).limit(hosts)] == expected
 
 
 @posix
@@ -226,7 +226,7 @@ def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monke
     gpus = {"SLURM_GPUS_ON_NODE": "2", "SLURM_MEM_PER_CPU": "800", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
     for name, value in (fake_slurm(tmp_path) | gpus).items():
         monkeypatch.setenv(name, value)
-    cluster = SrunCluster(Workspace(tmp_path), Room(None, None, 1, gpus=True), BuildOptions())
+    cluster = SrunCluster(Workspace(tmp_path), HostLimits(None, None, 1, gpus=True), BuildOptions())
     assert cluster.hosts == [Host("n1", 4), Host("n1", 4), Host("n2", 4), Host("n2", 4)]
     step = cluster.start(cluster.hosts[2], [sys.executable, "-c", "input()"], tmp_path / "log")
     step.end()
@@ -234,7 +234,7 @@ def test_an_agent_that_detects_on_a_gpu_has_one_of_its_own(tmp_path: Path, monke
     cluster.close()
     (line,) = (tmp_path / "srun.log").read_text().splitlines()
     assert "--exact --cpus-per-task=4 --gpus-per-task=1 --nodelist=n2" in line
-    room = Room(None, None, 1500 * 2**20, gpus=False)
+    room = HostLimits(None, None, 1500 * 2**20, gpus=False)
     assert [host.workers for host in SrunCluster(Workspace(tmp_path), room, BuildOptions()).hosts] == [4, 4]
 
 

@@ -18,7 +18,7 @@ from support.steps import LOG, read_log
 import packer
 from packer.builds.planning.plan import TASK_ITEMS
 from packer.jobs.engines import processes as detector_module
-from packer.jobs.engines.processes import DetectorChild, Late
+from packer.jobs.engines.processes import DetectorChild, DetectorTimeout
 from shardspec.errors import UsageError
 
 DETECTOR = b"packer.jobs.detector"
@@ -249,7 +249,7 @@ class TestFaults:
     def test_a_hang_costs_the_item_that_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hanging, real = tmp_path / "hanging", DetectorChild.overdue
 
-        def overdue(self: DetectorChild, now_s: float) -> Late | None:
+        def overdue(self: DetectorChild, now_s: float) -> DetectorTimeout | None:
             """The limit is short for the request that hangs, and for no other, however slow the machine is."""
             monkeypatch.setattr(detector_module, "_REQUEST_LIMIT_S", 0.25 if hanging.exists() else 1e6)
             late = real(self, now_s)

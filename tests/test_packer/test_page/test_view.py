@@ -29,7 +29,7 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
 from packer.page.server import Query
 from packer.page.view import describe_address, make_app
-from packer.sources.contents import close_contents
+from packer.sources.member_bytes import close_contents
 from readers import open_dataset
 from shardspec.errors import DatasetError, ItemError, UsageError
 from shardspec.schema import Schema

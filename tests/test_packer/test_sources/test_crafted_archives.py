@@ -27,20 +27,20 @@ from support.command import run_packer
 from support.fuzz import thirds
 
 import packer
-from packer.sources.archives.listing import Archive, Found, Place
+from packer.sources.archives.listing import Archive, ArchiveListing, ListedArchive
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
-from packer.sources.contents import close_contents, opener, parse_npy, read_member
+from packer.sources.member_bytes import close_contents, opener, parse_npy, read_member
 from shardspec.errors import ItemError, UsageError
 
 
-def list_file(path: Path, list_one: Callable[[Place], Found]) -> Found:
+def list_file(path: Path, list_one: Callable[[ListedArchive], ArchiveListing]) -> ArchiveListing:
     stat = path.stat()
-    return list_one(Place(Archive(path.name, path), stat.st_size, stat.st_mtime_ns))
+    return list_one(ListedArchive(Archive(path.name, path), stat.st_size, stat.st_mtime_ns))
 
 
-def read_all(found: Found) -> int:
+def read_all(found: ArchiveListing) -> int:
     """Read every member that was listed, and count those that could be read."""
     count = 0
     try:
@@ -63,7 +63,9 @@ def read_all(found: Found) -> int:
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Callable[[Place], Found]]]:
+def archives(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[Path, Callable[[ListedArchive], ArchiveListing]]]:
     root = tmp_path_factory.mktemp("archives")
     members = samples(0, 4, "a/")
     pairs = {f"a/{number}.jpg".encode(): encoded(number, (64, 64), "PNG") for number in range(40)}

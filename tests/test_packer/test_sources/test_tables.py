@@ -19,7 +19,7 @@ from support.media import scene, write_image
 import packer
 from packer import build, verify
 from packer.assembly.samples import PackedSamples
-from packer.sources.base import Roots
+from packer.sources.base import AllowedFolders
 from readers import open_dataset
 from shardspec.errors import TooManyRejectsError, UsageError
 from shardspec.layout import Layout
@@ -585,7 +585,7 @@ class TestElsewhere:
             (("a/x", "b/x"), "root: expected folders that are not inside each other, with different names"),
         ):
             with pytest.raises(UsageError, match=message):
-                Roots.of(*(tmp_path / folder for folder in folders))
+                AllowedFolders.of(*(tmp_path / folder for folder in folders))
 
 
 def build_listing(table: Path, root: Path, also: str) -> list[Any]:

@@ -23,10 +23,10 @@ from support.packed import check_whole, fingerprints, read_samples
 
 import packer
 from packer.recipe import Recipe
-from packer.steps.faces import steady, step
+from packer.steps.faces import smoothing, step
 from packer.steps.faces.frame import NO_FACES, FrameFaces, FramePlace
 from packer.steps.faces.motion import steady_centre
-from packer.steps.faces.steady import SteadyTracks, WaitingFrames
+from packer.steps.faces.smoothing import SteadyTracks, WaitingFrames
 from packer.steps.faces.tracks import VideoTracks, differ, make_thumbnail
 from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix, part_matrix
@@ -246,10 +246,10 @@ def test_the_face_stays_in_its_place(moving: tuple[Path, npt.NDArray[np.float64]
         places = np.array([s["matrix"] @ [*centre, 1] for s, centre in zip(samples, centres, strict=True)])
         return np.asarray(np.hypot(*(places - np.median(places, axis=0)).T) / 64)
 
-    own, steady = away(), away(smooth=13)
+    own, smoothing = away(), away(smooth=13)
     assert own[12] > 0.05
-    assert steady.max() < 0.01
-    assert np.quantile(steady, 0.9) < np.quantile(own, 0.9) / 2
+    assert smoothing.max() < 0.01
+    assert np.quantile(smoothing, 0.9) < np.quantile(own, 0.9) / 2
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_bytes_do_not_depend_on_what_waits(
     found = build(folder, tmp_path / "held", **options)
     if "also" in options:
         assert all(np.array_equal(sample["image"], sample["mask_image"]) for sample in found)
-    monkeypatch.setattr(steady, "MOST_BYTES", 3 * 320 * 240 * 3)
+    monkeypatch.setattr(smoothing, "MOST_BYTES", 3 * 320 * 240 * 3)
     monkeypatch.setattr(step, "BATCH_FRAMES", 1)
     build(folder, tmp_path / "again", **options)
     assert fingerprints(tmp_path / "held") == fingerprints(tmp_path / "again")

@@ -13,7 +13,7 @@ from support.pages import HOSTILE, Page, assert_harmless, write_hostile
 
 from readers import open_dataset
 from readers.augment import HorizontalFlip, Normalize, ToFloat
-from readers.drawing.notebook import Strip
+from readers.drawing.notebook import SampleRow
 
 
 def images_of(page: Page) -> list[np.ndarray]:
@@ -65,7 +65,7 @@ def test_normalised_samples_and_clips_are_shown_as_they_are_packed(tmp_path: Pat
             assert np.abs(found.astype(int) - expected[row]).max() <= 1
         assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path")) > 2
     clip = {name: np.stack([plain[row][name] for row in (1, 3)]) for name in plain[1]}
-    page = Page(Strip((0,), (clip,), "clips")._repr_html_())
+    page = Page(SampleRow((0,), (clip,), "clips")._repr_html_())
     assert np.array_equal(images_of(page), expected[[1, 3]])
     assert len(page.find("path")) == len(Page(plain.show([1, 3])._repr_html_()).find("path"))
 

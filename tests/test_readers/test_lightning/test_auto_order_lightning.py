@@ -13,7 +13,7 @@ from support.lightning_ddp import (
     make_trainer,
 )
 
-from readers.order import agreement as stores
+from readers.order import shuffle_choice as stores
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in LIGHTNINGS_WARNINGS]
 

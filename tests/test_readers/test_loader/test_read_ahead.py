@@ -16,7 +16,7 @@ from support.crops import write_crops
 from readers import Loader, MixedDataset, open_dataset
 from readers.formats.mapping import map_file
 from readers.loader.threads import ReadAhead
-from readers.order.order import Picks
+from readers.order.order import SampledRows
 from shardspec.errors import ShardCorruptError, ShardMissingError
 from shardspec.formats import FORMATS
 
@@ -100,7 +100,7 @@ def test_batches_are_the_same(tmp_path, format, codec):
 def test_views_locate_rows_in_their_base(raw_path):
     dataset = open_dataset(raw_path, fields=["image", "label"])
     for view in (dataset, dataset.subset([5, 3, 40]), MixedDataset([dataset.subset([1, 2]), dataset.subset([50])])):
-        picks = Picks(np.arange(len(view)), np.zeros(len(view), np.uint64), 0)
+        picks = SampledRows(np.arange(len(view)), np.zeros(len(view), np.uint64), 0)
         found = list(view.locate(picks))
         assert {located.pool for located in found} == {dataset.pool}
         assert np.concatenate([located.rows for located in found]).tolist() == view.origins(picks).rows.tolist()

@@ -13,8 +13,8 @@ from support.ranks import run_ranks
 from torch.utils.data import DataLoader
 
 from readers import Loader, MixedDataset, Subset, open_dataset
-from readers.order import agreement
-from readers.order.agreement import StoredData, find_residence
+from readers.order import shuffle_choice
+from readers.order.shuffle_choice import StoredData, find_residence
 from shardspec.errors import UsageError
 from shardspec.schema import Schema
 
@@ -23,7 +23,7 @@ PLENTY = 10**12
 
 
 def memory_is(monkeypatch, size: int) -> None:
-    monkeypatch.setattr(agreement, "usable_memory", lambda: size)
+    monkeypatch.setattr(shuffle_choice, "usable_memory", lambda: size)
 
 
 # What decides.
@@ -97,7 +97,7 @@ def test_what_is_read_ahead_counts_a_clips_frames_and_a_mixtures_shares(tmp_path
     mixed = MixedDataset([d.with_transform(lambda s: {"key": s["key"]}) for d in (dataset, other)], [1, 3], length=8)
     assert mixed.sample_bytes == (frame_bytes + 3 * other.sample_bytes) / 4
     memory_is(
-        monkeypatch, int(64 * frame_bytes / agreement.MEMORY_SHARE) - 1
+        monkeypatch, int(64 * frame_bytes / shuffle_choice.MEMORY_SHARE) - 1
     )  # eight frames fit into an eighth, almost
     assert Loader(dataset, 2).read_ahead == 3
     assert Loader(clips, 2).read_ahead == 1
@@ -169,7 +169,7 @@ import json, sys
 import torch
 import torch.distributed as dist
 from readers import Loader, open_dataset
-from readers.order import agreement
+from readers.order import shuffle_choice
 
 torch.set_num_threads(1)
 path, out, rank, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

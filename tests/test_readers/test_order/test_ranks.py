@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.ranks import run_ranks
 
-from readers.order import agreement
+from readers.order import shuffle_choice
 from shardspec.errors import DatasetError
 
 
@@ -18,16 +18,16 @@ class Clock:
     def __init__(self, monkeypatch, calls):
         self.now, self._calls = 0.0, list(calls)
         self._add = torch.distributed.HashStore().add
-        monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        monkeypatch.setattr(shuffle_choice, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds):
         self.now += seconds
         while self._calls and self._calls[0][0] <= self.now:
             _, rank = self._calls.pop(0)
-            agreement.await_ranks(self._add, rank, 1, 300.0)
+            shuffle_choice.await_ranks(self._add, rank, 1, 300.0)
 
     def await_ranks(self, timeout_s=300.0):
-        agreement.await_ranks(self._add, 0, 3, timeout_s)
+        shuffle_choice.await_ranks(self._add, 0, 3, timeout_s)
 
 
 def test_after_ten_seconds_the_missing_ranks_are_named_once(caplog, monkeypatch):

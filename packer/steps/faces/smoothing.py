@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from packer.recipe import Recipe
 from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
-from packer.steps.companion import CompanionFile
 from packer.steps.encode import KEPT
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
 from packer.steps.faces.motion import REACH, FacePath, steady_centre
 from packer.steps.faces.search import takes_decoded
 from packer.steps.faces.tracks import longest_gap
 from packer.steps.report import ItemReport
+from packer.steps.second_image import CompanionFile
 from packer.vision.geometry.align import centre_weights
 
 MOST_BYTES = 2**28

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.sources.contents import opener
 from packer.sources.folders.frames import Frames, frame_numbers
 from packer.sources.item import ALSO, ItemFile
+from packer.sources.member_bytes import opener
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.vision.decode.image import DecodedImage, decode_image, read_image
 from packer.vision.decode.limits import MAX_PIXELS, ImageError, VideoError

@@ -1,4 +1,4 @@
-"""One process of `packer bench`, of either side: ``python -m packer.packed.bench.side``.
+"""One process of `packer bench`, of either side: ``python -m packer.packed.bench.timed_loader``.
 
 The first line of standard input is JSON (`RawSide`, `PackedSide`). After a pass that warms the page cache and loads the
 models, the answer is ``{"event": "ready"}`` with what the side reports. Every further line starts a run, answered by

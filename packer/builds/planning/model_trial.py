@@ -1,4 +1,4 @@
-"""Try a user's models in a separate process: ``python -m packer.builds.planning.trial RECIPE``.
+"""Try a user's models in a separate process: ``python -m packer.builds.planning.model_trial RECIPE``.
 
 The process loads a custom detector and a landmark model as a worker does, and runs the detector on a black frame. It
 replies with the properties that the detector declares, or with the reason of a failure. A separate process is used,

@@ -210,7 +210,7 @@ def announce(choice: ShuffleChoice) -> None:
 
 
 @dataclass(frozen=True)
-class Residence:
+class CacheEstimate:
     """Estimate of whether stored data stay in the page cache.
 
     Attributes
@@ -244,7 +244,7 @@ class Residence:
         )
 
 
-def find_residence(stored: Sequence[StoredData]) -> Residence:
+def find_residence(stored: Sequence[StoredData]) -> CacheEstimate:
     """Examine the file systems of stored data and this process's memory."""
     network = []
     for root in dict.fromkeys(data.root for data in stored):
@@ -253,7 +253,7 @@ def find_residence(stored: Sequence[StoredData]) -> Residence:
             network.append(f"{kind} at {place}")
     memory = usable_memory()
     kept = None if memory is None else int(memory * MEMORY_SHARE)
-    return Residence(sum(data.bytes for data in stored), kept, tuple(dict.fromkeys(network)))
+    return CacheEstimate(sum(data.bytes for data in stored), kept, tuple(dict.fromkeys(network)))
 
 
 def _giga(number: int) -> str:
@@ -327,7 +327,7 @@ def await_ranks(add: Callable[[str, int], int], rank: int, ranks: int, timeout_s
 
 
 @dataclass(frozen=True)
-class Mark:
+class OrderFingerprint:
     """State that ranks compare to make sure that they are about to read the same sequence.
 
     Attributes
@@ -344,7 +344,7 @@ class Mark:
     digest: str
     stored: Sequence[StoredData]
 
-    def check(self, theirs: "Mark") -> None:
+    def check(self, theirs: "OrderFingerprint") -> None:
         """Raise a DatasetError if rank 0 reads another sequence, so that samples would be lost, or other datasets."""
         for mine, its in zip(self.stored, theirs.stored, strict=False):
             if mine.digest != its.digest:
@@ -375,32 +375,34 @@ def _describe(data: StoredData) -> str:
     return f"{data.root} with the digest {data.digest[:_SHOWN_DIGITS]}"
 
 
-def check_ranks(mark: Mark, timeout_s: float, device: torch.device | None = None) -> None:
+def check_ranks(mark: OrderFingerprint, timeout_s: float, device: torch.device | None = None) -> None:
     """Check that all ranks have the same mark; all of them must call this at the same point (`from_rank_0`)."""
     theirs, _ = from_rank_0((mark, None), timeout_s, device)  # `agree` of another rank sends this form
     mark.check(theirs)
 
 
-def agree(has_blocks: bool, mark: Mark, timeout_s: float, device: torch.device | None = None) -> ShuffleChoice:
+def agree(
+    has_blocks: bool, mark: OrderFingerprint, timeout_s: float, device: torch.device | None = None
+) -> ShuffleChoice:
     """Return rank 0's choice on all ranks of torch.distributed, which must all call this at the same point.
 
     A DatasetError is raised if rank 0 could not choose, or is about to read another sequence.
 
     Parameters
     ----------
-    mark : Mark
+    mark : OrderFingerprint
         State of the sequence that the ranks are about to read, independent of the shuffle to be chosen.
     timeout_s, device
         As for `from_rank_0`.
     """
-    mine: tuple[Mark, ShuffleChoice] | None = None
+    mine: tuple[OrderFingerprint, ShuffleChoice] | None = None
     failure: Exception | None = None
     if torch.distributed.get_rank() == 0:
         try:
             mine = (mark, choose_shuffle(mark.stored, has_blocks))
         except Exception as error:  # the other ranks are waiting for an answer
             failure = error
-    sent: tuple[Mark, ShuffleChoice] | None = from_rank_0(mine, timeout_s, device)
+    sent: tuple[OrderFingerprint, ShuffleChoice] | None = from_rank_0(mine, timeout_s, device)
     if failure is not None:
         raise failure
     if sent is None:
