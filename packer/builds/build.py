@@ -184,7 +184,7 @@ def run_build(
     done = Job(plan, out, options, listener, upload).run()
     more: dict[str, Any] = {}
     if (totals := plan.totals) is not None:
-        names = ("enlarged", "refilled", "broken_tracks", "unused_boxes", "wide_colours")
+        names = ("enlarged", "broken_tracks", "unused_boxes", "wide_colours")
         more = {name: getattr(totals, name) for name in names}
         growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
     made = BuildResult(**vars(done), **more, growth=growth, labels=plan.labels, notes=notes)

@@ -28,7 +28,7 @@ class BuildTotals:
 
     Attributes
     ----------
-    enlarged, refilled, broken_tracks, unused_boxes, wide_colours
+    enlarged, broken_tracks, unused_boxes, wide_colours
         See `packer.builds.result.BuildResult`.
     mended : int
         Items that were rejected before and were packed by a retry.
@@ -38,7 +38,6 @@ class BuildTotals:
 
     counts: Counts
     enlarged: int | None = None
-    refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
     wide_colours: Mapping[str, int] | None = None
@@ -51,7 +50,6 @@ class BuildTotals:
         return cls(
             reports.counts(ignored),
             enlarged=None if recipe.size is None else reports.enlarged,
-            refilled=reports.refilled if recipe.refill else None,
             broken_tracks=reports.broken_tracks if recipe.choose in TRACK_RULES else None,
             unused_boxes=reports.unused_boxes if recipe.boxes is not None else None,
             wide_colours=dict(sorted(reports.wide_colours.items())) or None,

@@ -73,7 +73,7 @@ class ReportWriter:
     ``items.jsonl`` has one line per item: ``item``, ``state`` (packed, rejected or gone), ``samples``, the number of
     ``frames`` examined, the number of ``faces`` found if a detector ran, the ``source_digest``, by which an update
     recognises the item, and the ``generation`` unless that is 0. If they are not zero, the line also has the numbers of
-    samples from ``progressive`` JPEGs, of ``refilled`` frames, and of ``remarks`` about a packed item, which are lines
+    samples from ``progressive`` JPEGs and of ``remarks`` about a packed item, which are lines
     in ``rejects.jsonl``.
 
     ``rejects.jsonl`` has one line per reject (``kind`` item), per reason why frames of a packed item yielded no sample
@@ -92,8 +92,6 @@ class ReportWriter:
         Items that were rejected before and are packed now.
     enlarged : int
         Samples whose image was enlarged, of the items that are not rejected.
-    refilled : int
-        Sampled frames that were replaced by a nearby frame.
     broken_tracks : BrokenTracks
         Broken tracks of the items that are not rejected.
     unused_boxes : int
@@ -110,7 +108,6 @@ class ReportWriter:
         self._counts = dict.fromkeys(Counts.__dataclass_fields__, 0)
         self.mended = 0
         self.enlarged = 0
-        self.refilled = 0
         self.broken_tracks = BrokenTracks()
         self.unused_boxes = 0
         self.wide_colours: Counter[str] = Counter()
@@ -178,7 +175,6 @@ class ReportWriter:
         self._counts["samples"] += report.samples
         self._counts["progressive_jpegs"] += report.progressive
         self.enlarged += report.enlarged if packed else 0
-        self.refilled += report.refilled
         self.unused_boxes += report.unused_boxes
         if report.wide_colours is not None and packed:
             self.wide_colours[report.wide_colours] += 1
@@ -190,8 +186,6 @@ class ReportWriter:
             line["faces"] = report.faces
         if report.progressive:
             line["progressive"] = report.progressive
-        if report.refilled:
-            line["refilled"] = report.refilled
         remarks = len(report.skipped) + (report.damage is not None) if packed else 0
         if remarks:
             line["remarks"] = remarks

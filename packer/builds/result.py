@@ -19,15 +19,13 @@ from shardspec.wording import LISTED, counted, list_some, one_line, program
 class BuildResult(JobResult):
     """The dataset that a build made, with the counts of its items.
 
-    If the dataset was finished before the call, the attributes `enlarged`, `refilled`, `broken_tracks`, `unused_boxes`
+    If the dataset was finished before the call, the attributes `enlarged`, `broken_tracks`, `unused_boxes`
     and `wide_colours` are None. In a store, `labels` is then empty.
 
     Attributes
     ----------
     enlarged : int or None
         Samples whose image was smaller than `size` and was enlarged; None if the recipe has no size.
-    refilled : int or None
-        Sampled frames without a face that were replaced by a nearby frame; None if the recipe does not replace frames.
     broken_tracks : BrokenTracks or None
         Videos that lost frames because their tracks broke; None if the recipe chooses no track.
     unused_boxes : int or None
@@ -45,7 +43,6 @@ class BuildResult(JobResult):
     """
 
     enlarged: int | None = None
-    refilled: int | None = None
     broken_tracks: BrokenTracks | None = None
     unused_boxes: int | None = None
     wide_colours: Mapping[str, int] | None = None
@@ -56,7 +53,7 @@ class BuildResult(JobResult):
 
     def describe(self) -> str:
         """Return the result as text: classes, remarks about frames, tracks, boxes and JPEGs, and the notes."""
-        faces = f"{self._describe_refilled()}{self._describe_broken_tracks()}{self._describe_boxes()}"
+        faces = f"{self._describe_broken_tracks()}{self._describe_boxes()}"
         images = f"{self._describe_progressive()}{self._describe_colours()}{self._describe_enlarged()}"
         images = f"{images}{self._describe_sizes()}"
         more = f"{self._describe_labels()}{self._describe_growth()}{faces}{images}"
@@ -66,7 +63,6 @@ class BuildResult(JobResult):
         broken = None if self.broken_tracks is None else self.broken_tracks.videos
         more = {
             "enlarged": self.enlarged,
-            "refilled": self.refilled,
             "broken_tracks": broken,
             "unused_boxes": self.unused_boxes,
         }
@@ -95,11 +91,6 @@ class BuildResult(JobResult):
             return ""
         mended = f"; {growth.mended} of {growth.retried} retried items are packed now" if growth.retried else ""
         return f"\nitems of the source: {growth.describe()}{mended}"
-
-    def _describe_refilled(self) -> str:
-        if not self.refilled:
-            return ""
-        return f"\n{counted(self.refilled, 'sampled frame')} without a face replaced by a nearby frame"
 
     def _describe_broken_tracks(self) -> str:
         recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks

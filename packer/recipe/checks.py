@@ -28,7 +28,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "faces": (
         *("margin", "choose", "keep_faceless", "landmarks", "landmark_model", "align", "align_as"),
         *("smooth", "crop", "crop_per"),
-        *("boxes_from", "boxes", "boxes_scale", "refill"),
+        *("boxes_from", "boxes", "boxes_scale"),
     ),
     "faces|resize": ("size", "also_resample"),
     "resize": ("resize",),
@@ -43,7 +43,6 @@ _READ_WITH: Mapping[str, tuple[str, ...]] = {
     "margin": ("crop", "face"),
     "progressive": ("encode", "jpeg"),
     "quality": ("encode", *encodings_with("quality")),
-    "refill": ("frames",),
     "require_audio": ("audio",),
     "restart_markers": ("encode", "jpeg"),
     "subsampling": ("encode", *encodings_with("subsampling")),

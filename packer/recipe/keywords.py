@@ -75,7 +75,6 @@ class BuildKeywords(DetectKeywords, total=False):
 
     preset: Literal["faces", "images"]
     require_audio: bool
-    refill: bool
     resize: Literal["shorter", "exact", "none"]
     size: int | None
     crop: Literal["face", "mouth", "nose", "eyes", "left-eye", "right-eye"]

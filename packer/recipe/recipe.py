@@ -124,11 +124,6 @@ class Recipe:
         maximum=192_000,
     )
     require_audio: bool = option(False, "reject items without sound")
-    refill: bool = option(
-        False,
-        "faces: with --frames, replace a frame without a usable face by the nearest of eight frames around it that has "
-        "one",
-    )
 
     resize: str = option(
         "shorter",
@@ -376,9 +371,6 @@ class Recipe:
         if self.classes and self.classes_from is not None:
             problems.add("classes", expected="either classes or classes_from", found="both")
         used = self._used()
-        if self.refill and "faces" in used and used[:2] != ["decode", "faces"]:
-            # Other steps may change frames, and would not process the replacements.
-            problems.add("refill", expected="decode and faces as the first two steps", found=", ".join(used))
         self._check_tracks(problems)
         self._check_parts(problems)
         if self.align_as == "arcface" and isinstance(self.size, int) and self.size % 112 and self.size % 128:
@@ -416,14 +408,6 @@ class Recipe:
             problems.add(
                 "smooth", expected="an odd number, so that the frame is in the middle of its window", found=self.smooth
             )
-        for name in ("smooth", "fill"):
-            if self.refill and getattr(self, name) is not None:
-                problems.add(
-                    name,
-                    "frames that `refill` takes are not where they were sampled, so a mean or an interpolation over "
-                    "them would be off",
-                    hint="choose one of the two",
-                )
         if self.crop_per == "track" and (self.align or self.align_as is not None):
             problems.add(
                 "crop_per",

@@ -53,9 +53,6 @@ REPORT = "_report"
 SAMPLED = "_sampled"
 """Key of a video's frames that carries the indices of all sampled frames; None if they are not known in advance."""
 
-NEIGHBOURS = "_neighbours"
-"""Key of a video's frames that carries the indices of the possible substitutes for each sampled frame (``refill``)."""
-
 STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
 """Values for an image of the fields that locate a frame in its video."""
 

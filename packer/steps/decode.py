@@ -13,7 +13,7 @@ from packer.recipe import Recipe
 from packer.recipe.checks import SAMPLING
 from packer.sources.item import PACKED_ROW, Item
 from packer.sources.member_bytes import opener
-from packer.steps.chain import ITEM, NEIGHBOURS, REPORT, SAMPLED, STILL, Sample, Step, StepResources
+from packer.steps.chain import ITEM, REPORT, SAMPLED, STILL, Sample, Step, StepResources
 from packer.steps.encode import KEPT, OriginalBytes, audio_length
 from packer.steps.plain import keeps_images
 from packer.steps.report import ItemReport
@@ -50,7 +50,6 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
     sampling = _sampling(recipe)
     intervals = tuple(map(field_name, recipe.intervals))
     take = _take_ahead if resources.decodes_ahead else nullcontext
-    refills = recipe.frames if recipe.refill else None
     checks = resources.only_encodes and keeps_images(recipe)
 
     def read(samples: Iterator[Sample]) -> Generator[Sample]:
@@ -61,7 +60,7 @@ def make(recipe: Recipe, resources: StepResources) -> Step:
                 yield sample if "frame" in sample else {**sample, **STILL, **silence(recipe)}
             elif item.medium.is_sequence:
                 sound = ItemSound(recipe, item)
-                yield from _frames(sample, item, sample[REPORT], sampling, take, refills, intervals, sound)
+                yield from _frames(sample, item, sample[REPORT], sampling, take, intervals, sound)
             else:
                 yield {**_image(sample, item, sample[REPORT], checks), **silence(recipe)}
 
@@ -148,22 +147,18 @@ def _frames(
     report: ItemReport,
     sampling: Sampling,
     take: _Take,
-    refills: int | None,
     intervals: Sequence[str],
     sound: "ItemSound",
 ) -> Iterator[Sample]:
     """Yield the sampled frames of a video.
 
-    Damage after the first frame is recorded in the report. A video without any frame is an error. `refills` is the
-    number of sampled frames if missing faces are replaced; each frame then carries its `neighbours`.
+    Damage after the first frame is recorded in the report. A video without any frame is an error.
     """
     try:
         with closing(open_reader(item.file, sampling)) as video, take(video) as frames, closing(sound):
             if video.damage is None:
                 _check_intervals(sample, intervals, video.duration)
             known: Sample = {SAMPLED: video.sampled}
-            if refills is not None:
-                known[NEIGHBOURS] = video.neighbours(refills)
             for frame in frames:
                 report.count_frame()
                 known[KEPT] = None if frame.data is None else OriginalBytes(frame.image, frame.data, "jpeg")

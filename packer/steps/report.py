@@ -26,8 +26,6 @@ class ItemReport:
         Number of samples whose image was a progressive JPEG and was stored without encoding it again.
     enlarged : int
         Number of samples whose image the step ``resize`` enlarged.
-    refilled : int
-        Number of sampled frames that were replaced by a nearby frame.
     face_frames : int
         Number of frames of a video whose faces were joined into tracks by the step ``faces``.
     followed : int
@@ -55,7 +53,6 @@ class ItemReport:
     skipped: dict[str, list[int]] = field(default_factory=dict)
     progressive: int = 0
     enlarged: int = 0
-    refilled: int = 0
     face_frames: int = 0
     followed: int = 0
     lost: int = 0

@@ -20,7 +20,7 @@ from packer.sources.member_bytes import opener
 from packer.steps.chain import ITEM, REPORT, SAMPLED, Sample
 from packer.vision.decode.image import DecodedImage, decode_image, read_image
 from packer.vision.decode.limits import MAX_PIXELS, ImageError, VideoError
-from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame, neighbours
+from packer.vision.decode.sampling import FrameClock, Sampling, VideoFrame
 from packer.vision.faults import may_pass
 from shardspec.errors import ItemError, system_reason
 from shardspec.registry import import_target
@@ -264,12 +264,6 @@ class FramesReader:
     def skip_to(self, index: int) -> None:
         """Skip all frames before `index` without reading them."""
         self._first = index
-
-    def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
-        """Return the possible substitutes for each of `frames` frames, by number (see `neighbours`)."""
-        near = neighbours(self.frames_seen, frames)
-        numbers = self._numbers
-        return {numbers[place]: tuple(numbers[other] for other in others) for place, others in near.items()}
 
     def __iter__(self) -> Iterator[VideoFrame]:
         whole = 0

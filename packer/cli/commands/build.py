@@ -110,7 +110,7 @@ TOPICS: Mapping[str, Topic] = {
         "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
         "many there are (--frames). Frames are counted in the order in which they are shown.",
         "docs/howto/frames.md",
-        ("every", "fps", "resample_fps", "frames", "keyframes", "refill", "audio", "require_audio"),
+        ("every", "fps", "resample_fps", "frames", "keyframes", "audio", "require_audio"),
     ),
     "faces": Topic(
         "which faces are packed, and how they are cut",

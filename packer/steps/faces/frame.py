@@ -1,7 +1,7 @@
 """The faces of one frame, the rules that choose one of them, and the reasons for frames without a sample."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -111,15 +111,13 @@ class FramePlace:
     frame : int
         Index of the sampled frame.
     sample : dict or None
-        The frame with its image, or its substitute; None if there is neither.
+        The frame with its image; None if a second pass could not read it.
     faces : FrameFaces
         The faces that count (`counting_faces`), largest first.
-    seen : sequence of FrameFaces
-        All faces of the frame and of its possible substitutes.
+    found : FrameFaces
+        All faces of the frame.
     reason : str
         Why the faces are unknown; empty if they are known.
-    refilled : bool
-        Whether a substitute replaces the frame.
     number : int
         Number of the frame among all sampled frames of the video, including damaged frames.
     shot : int
@@ -129,9 +127,8 @@ class FramePlace:
     frame: int
     sample: Sample | None
     faces: FrameFaces
-    seen: Sequence[FrameFaces] = ()
+    found: FrameFaces = NO_FACES
     reason: str = ""
-    refilled: bool = False
     number: int = 0
     shot: int = 0
 
@@ -194,25 +191,17 @@ class MissingFaces:
 
     Frames in which no face was found share one reason. Frames with faces share another, which describes the largest and
     the most certain of these faces. So there are two reasons per item, for any number of frames.
-
-    Parameters
-    ----------
-    refills : bool
-        Whether other frames may replace these.
     """
 
-    def __init__(self, report: ItemReport, recipe: Recipe, *, refills: bool = False) -> None:
+    def __init__(self, report: ItemReport, recipe: Recipe) -> None:
         self._report = report
-        self._wanted = (
-            f"no face of {recipe.min_face} px and more with a score of {recipe.min_score:g} and more"
-            f"{' in it or nearby' if refills else ''}"
-        )
+        self._wanted = f"no face of {recipe.min_face} px and more with a score of {recipe.min_score:g} and more"
         self._seen: list[Seen] = []
         self._reason = ""
 
-    def add(self, frame: int, found: Iterable[FrameFaces]) -> None:
-        """Record a frame. `found` has the faces of the frame and of its possible substitutes."""
-        faces = [face for each in found for face in _finite(each)]
+    def add(self, frame: int, found: FrameFaces) -> None:
+        """Record a frame with the faces that were found in it."""
+        faces = _finite(found)
         if not faces:
             self._report.skip(frame, f"{self._wanted}: found none")
             return

@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
-from packer.steps.chain import ITEM, NEIGHBOURS, SAMPLED, Sample
+from packer.steps.chain import ITEM, SAMPLED, Sample
 from packer.steps.encode import KEPT
 from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
 from packer.steps.faces.motion import REACH, FacePath, steady_centre
@@ -70,9 +69,7 @@ def open_waiting(recipe: Recipe, first: Sample) -> Iterator[WaitingFrames]:
     if not takes_decoded(recipe):  # other steps may have changed the frames
         yield WaitingFrames(None)
         return
-    sampled, near = first.get(SAMPLED), first.get(NEIGHBOURS) or {}
-    indices = None if sampled is None else tuple(sorted({*sampled, *chain.from_iterable(near.values())}))
-    file = CompanionFile("second pass", first[ITEM].file, indices)
+    file = CompanionFile("second pass", first[ITEM].file, first.get(SAMPLED))
     try:
         yield WaitingFrames(file)
     finally:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -234,29 +233,6 @@ def spread(count: int, frames: int) -> npt.NDArray[np.int64]:
     """
     wanted = min(count, frames)
     return (2 * np.arange(wanted, dtype=np.int64) + 1) * count // (2 * max(wanted, 1))
-
-
-def neighbours(count: int, frames: int) -> dict[int, tuple[int, ...]]:
-    """Return the possible substitutes for each frame of `spread`: up to four frames before it and four after it.
-
-    A substitute is closer to its frame than to any other frame of `spread` (the earlier of two at the same distance),
-    so none is listed twice. If there are more than four on a side, the four are closer together near the frame, and the
-    last is at the end of its share: i*i/16 of the way, but at least i frames away, for i = 1 … 4. The result is sorted,
-    by the index of the frame.
-    """
-    middles = spread(count, frames).tolist()
-    ends = [*((here + after) // 2 + 1 for here, after in pairwise(middles)), count]
-    starts = [0, *ends[:-1]]
-    found = {}
-    for middle, start, end in zip(middles, starts, ends, strict=True):
-        before, after = _ladder(middle - start), _ladder(end - 1 - middle)
-        found[middle] = tuple([middle - step for step in reversed(before)] + [middle + step for step in after])
-    return found
-
-
-def _ladder(reach: int) -> list[int]:
-    """Return up to four distances from 1 to `reach`, rising."""
-    return sorted({min(reach, max(i, reach * i * i // 16)) for i in range(1, 5)} - {0})
 
 
 class _Ticks:

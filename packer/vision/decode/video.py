@@ -20,7 +20,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from packer.vision.decode.container import open_video
 from packer.vision.decode.limits import MAX_PIXELS, MediaFile, VideoError, check_size
 from packer.vision.decode.orientation import UPRIGHT, orient
-from packer.vision.decode.sampling import Sampling, VideoFrame, neighbours
+from packer.vision.decode.sampling import Sampling, VideoFrame
 from packer.vision.decode.stream import SampleDecoder
 from packer.vision.decode.timeline import scan
 
@@ -110,10 +110,6 @@ class VideoReader:
     def skip_to(self, index: int) -> None:
         """Skip all frames before `index`. They are decoded but not converted."""
         self._first = index
-
-    def neighbours(self, frames: int) -> dict[int, tuple[int, ...]]:
-        """Return the possible substitutes for each of `frames` frames (`packer.vision.decode.sampling.neighbours`)."""
-        return neighbours(self.frames_seen, frames)
 
     def __iter__(self) -> Iterator[VideoFrame]:
         for taken in self._decoding.frames():

@@ -50,7 +50,7 @@ def same(found: Path, expected: Path) -> bool:
 class TestPart:
     @pytest.mark.parametrize(
         "options",
-        [{"every": 2, "choose": "track"}, {"frames": 5, "refill": True, "choose": "largest", "align": True}],
+        [{"every": 2, "choose": "track"}, {"frames": 5, "choose": "largest", "align": True}],
         ids=lambda options: "-".join(options),
     )
     def test_it_takes_part_in_all_that_mtcnn_does(self, source: Path, tmp_path: Path, options: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class TestTheSameFaces:
             {},
             {"align": True, "margin": 0.1},
             {"align_as": "arcface", "size": 112, "choose": "main"},
-            {"keep_faceless": True, "frames": 4, "every": None, "refill": True},
+            {"keep_faceless": True, "frames": 4, "every": None},
         ],
         ids=lambda options: "-".join(options) or "plain",
     )

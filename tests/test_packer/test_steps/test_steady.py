@@ -418,8 +418,6 @@ def test_frames_that_are_not_filled_are_reported(folder: Path, tmp_path: Path) -
     ("options", "wrong"),
     [
         ({"smooth": 4}, {"option": "smooth", "found": 4}),
-        ({"smooth": 5, "refill": True, "frames": 8}, {"option": "smooth", "hint": "choose one of the two"}),
-        ({"fill": 5, "refill": True, "frames": 8}, {"option": "fill", "hint": "choose one of the two"}),
         ({"crop_per": "track", "align": True}, {"option": "crop_per", "hint": "choose track-median"}),
         ({"preset": "images", "smooth": 5}, {"option": "smooth"}),
     ],
