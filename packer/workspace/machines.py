@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.workspace import Workspace
-from packer.workspace.durable import publish, read_record
+from packer.workspace.durable import publish, read_record, writing
 from packer.workspace.shared_files import host, reading, wait_for
 from shardspec.errors import BuildError
 from shardspec.manifest import CHECKSUM, is_intact, seal
@@ -142,7 +142,7 @@ def check_machine(space: Workspace) -> None:
     path, mine = space.parts / _MACHINE, {**machine_kind(), "host": host()}
     if not path.exists():
         attempt = space.attempt(path)
-        with reading():
+        with writing(space.out):
             attempt.write_bytes(seal(json.dumps(mine)))
             publish(attempt, path)
     with reading():

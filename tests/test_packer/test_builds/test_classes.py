@@ -233,7 +233,7 @@ def test_the_class_labels_of_hugging_face_keep_their_names(folders: Path, tmp_pa
     }
     table = pa.table({"path": ["real/b.png", "fake/a.png"], "label": pa.array([1, 0], pa.int64())})
     for number, (labels, expected) in enumerate(
-        (([1, 0], ("cat", "dog")), ([1, 2], None), ([-1, -2], None), ([-1, 1], ("cat", "dog")))
+        (([1, 0], ("cat", "dog")), ([1, 2], ()), ([-1, -2], ()), ([-1, 1], ("cat", "dog")))
     ):
         marked = table.set_column(1, "label", pa.array(labels, pa.int64()))
         marked = marked.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})

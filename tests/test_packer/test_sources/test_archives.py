@@ -490,7 +490,7 @@ def test_class_names_of_hugging_face_that_are_malformed_are_ignored(metadata: st
 
     path = write_parquet(tmp_path / "a.parquet", 2)
     pq.write_table(pq.read_table(path).replace_schema_metadata({"huggingface": metadata}), path)
-    assert build(path, tmp_path / "out").classes is None
+    assert build(path, tmp_path / "out").classes == ()
 
 
 @pytest.mark.parametrize("kind", ["tar", "lmdb", "rec", "parquet"])

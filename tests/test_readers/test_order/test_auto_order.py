@@ -173,7 +173,7 @@ from readers.order import shuffle_choice
 
 torch.set_num_threads(1)
 path, out, rank, memory = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-agreement.usable_memory = lambda: memory
+shuffle_choice.usable_memory = lambda: memory
 loader = Loader(open_dataset(path, fields=["key"]), 4, seed=5, workers=1)
 dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
 seen = [[key for batch in loader for key in batch["key"]] for epoch in range(2)]
