@@ -41,7 +41,7 @@ def test_two_reasons_at_most_with_the_largest_and_the_most_certain_face(video: l
     report = ItemReport("v.mp4")
     misses = MissingFaces(report, RECIPE)
     for frame, some in enumerate(video):
-        misses.add(frame, [frame_faces(some)])
+        misses.add(frame, frame_faces(some))
     none = [frame for frame, some in enumerate(video) if not some]
     seen = [frame for frame, some in enumerate(video) if some]
     found = {"none" if reason.endswith("found none") else "seen": frames for reason, frames in report.skipped.items()}
@@ -69,7 +69,7 @@ def test_two_reasons_at_most_with_the_largest_and_the_most_certain_face(video: l
 )
 def test_numbers_are_rounded_down(some: Faces, text: str) -> None:
     report = ItemReport("a.png")
-    MissingFaces(report, RECIPE).add(0, [frame_faces(some)])
+    MissingFaces(report, RECIPE).add(0, frame_faces(some))
     assert list(report.skipped) == [f"no face of 40 px and more with a score of 0.95 and more: {text}"]
 
 
