@@ -169,7 +169,9 @@ class TestBaseline:
         assert is_progressive(before)
         assert stored_images(tmp_path / "out") == [before]
 
-    @pytest.mark.parametrize("where", ["tempfile.TemporaryDirectory", "jpeglib.DCTJPEG.load", "jpeglib.DCTJPEG.write_dct"])
+    @pytest.mark.parametrize(
+        "where", ["tempfile.TemporaryDirectory", "jpeglib.DCTJPEG.load", "jpeglib.DCTJPEG.write_dct"]
+    )
     def test_no_room_for_temporary_files_stops_the_build_and_it_resumes(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
