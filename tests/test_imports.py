@@ -193,7 +193,7 @@ def is_ours(name: str) -> bool:
 
 
 BUDGET = {"packer": 51_000, "readers": 19_000, "shardspec": 7_000, "benchmarks": 6_500, "tests": 57_000}
-"""Lines of Python that each room may have. A change that needs more says in its commit what it adds and removes."""
+BUDGET = {"packer": 49_400, "readers": 18_300, "shardspec": 6_900, "benchmarks": 5_900, "tests": 55_300}
 
 
 @pytest.mark.parametrize("room", sorted(BUDGET))
