@@ -22,7 +22,7 @@ from pathlib import Path
 from skimage import data, io
 
 REPOSITORY = Path(__file__).parents[1]
-WRITES = {"parquet": "parquet", "hdf5": "hdf5", "tfrecord": "tfrecord"}
+WRITES = {"parquet": "parquet", "hdf5": "hdf5"}
 """Format that an extra can write. Without one of them it is LMDB."""
 
 WHERE = """
@@ -113,7 +113,7 @@ def use(wheel: Path, extras: str, images: Path, folder: Path) -> str | None:
         f"{extras}: {size_mb} MB, {installed_s:.0f} s to install, {time.monotonic() - began_s:.0f} s in all", flush=True
     )
     if extras == "pack":  # the advice of a message works as it is, without a facepack in the index
-        line = [scripts / "packer", "build", images, "records", "--format", "tfrecord", "--quiet"]
+        line = [scripts / "packer", "build", images, "records", "--format", "hdf5", "--quiet"]
         said = subprocess.run(line, cwd=work, env=clean, stderr=subprocess.PIPE, text=True, check=False).stderr
         run("python", "-m", *shlex.split(said.rpartition("not installed: ")[2]), "--quiet")
         run("packer", *line[1:])

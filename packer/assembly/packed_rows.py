@@ -275,7 +275,8 @@ class PackedRows:
             data = path.read_bytes()
             if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "little") != data[:_SUM_BYTES]:
                 raise damaged(path)
-            return np.frombuffer(data, "<i8", offset=_SUM_BYTES).reshape(-1, len(self._varying))
+            table = np.frombuffer(data, "<i8", offset=_SUM_BYTES)
+            return table.reshape(self._places[number].part.samples, len(self._varying))
         table = np.zeros((self._places[number].part.samples, len(self._varying)), np.int64)
         if number in self._unread:
             return table

@@ -100,7 +100,7 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
-    with sharing_settings(storage_options):
+    with sharing_settings(storage_options, out):
         opened, target, store, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         check_steps(chosen, functions)
         upload = None if store is None else Upload(store.url, storage_options)
@@ -295,7 +295,7 @@ def dry_run(
     def compare(listing: Listing, runtime: Mapping[str, str]) -> UpdatePlan | None:
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
 
-    with sharing_settings(storage_options):
+    with sharing_settings(storage_options, out):
         opened, target, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 

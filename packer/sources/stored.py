@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from packer.sources.base import Listing, Source, count_listed
 from packer.sources.item import Item
@@ -27,7 +27,7 @@ from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
 from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 from shardspec.layout import is_url
-from shardspec.stores import Store, check_sendable
+from shardspec.stores import Store, check_sendable, names_store
 from shardspec.stores.store import StoredObject
 from shardspec.wording import counted, shorten
 
@@ -38,28 +38,31 @@ _NO_FILE = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOL
 _SETTINGS = "FACEPACK_SOURCE_OPTIONS"
 """Environment variable with settings for the stores of sources, which workers inherit as they do those of AWS."""
 _OF_SERVERS = ("client_options", "connections")
-"""Settings that apply to web servers, too."""
+"""Settings that apply to web servers and other kinds of stores, too."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
 @contextmanager
-def sharing_settings(options: Mapping[str, Any] | None) -> Iterator[None]:
+def sharing_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[str]) -> Iterator[None]:
     """Use settings for the stores of sources while the block runs, also in workers that it starts.
 
     Parameters
     ----------
     options : mapping, optional
         See `Store`.
+    out : path or URL
+        The output. If it is in a store, only sources in a store of that kind take all of the settings.
     """
+    scheme = urlsplit(str(out)).scheme if names_store(out) else ""
     before = os.environ.get(_SETTINGS)
     try:
-        os.environ[_SETTINGS] = json.dumps(check_sendable(options or {}))
+        os.environ[_SETTINGS] = json.dumps([scheme, dict(check_sendable(options or {}))])
     except UsageError:  # they may be those of the output only
         os.environ[_SETTINGS] = ""
     try:
         yield
     finally:
-        del os.environ[_SETTINGS]
+        os.environ.pop(_SETTINGS, None)
         if before is not None:
             os.environ[_SETTINGS] = before
 
@@ -72,7 +75,7 @@ def source_store(url: str) -> Store:
     UsageError
         If the URL is invalid, or if the settings cannot be sent to workers.
     """
-    text = os.environ.get(_SETTINGS, "{}")
+    text = os.environ.get(_SETTINGS, '["", {}]')
     if not text:
         raise UsageError(
             option="storage_options",
@@ -80,8 +83,8 @@ def source_store(url: str) -> Store:
             found="a function or another object",
             hint="use keys, or a profile with `credential_process`",
         )
-    options = json.loads(text)
-    if _is_web(url):
+    scheme, options = json.loads(text)
+    if _is_web(url) or scheme not in ("", urlsplit(url).scheme):
         options = {name: value for name, value in options.items() if name in _OF_SERVERS}
     return Store(url, options)
 

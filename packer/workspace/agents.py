@@ -183,7 +183,10 @@ def open_to_agents(space: Workspace, terms: Mapping[str, Any], tasks: int, is_do
 
 def read_terms(space: Workspace) -> dict[str, Any] | None:
     """Return the options for agents that `open_to_agents` wrote; None if the build is not open to agents."""
-    return read_record(space.array) if space.array.exists() else None
+    try:
+        return read_record(space.array)
+    except FileNotFoundError:
+        return None
 
 
 def close_to_agents(space: Workspace, say: Callable[[str], None]) -> Callable[[], None]:

@@ -95,11 +95,12 @@ def damaged(path: Path, root: Path | None = None) -> BuildError:
             more = f" and the other files that '{program()} verify {out}' lists as not part of the dataset"
     else:
         remove = [root if (root / "upload.json").exists() else out]
+    delete = f"delete {' and '.join(map(str, remove))}{more}, and " if remove else ""
     return BuildError(
         place=path,
         expected="the file as this build wrote it",
         found="a damaged one" if path.exists() else "none",
-        hint=f"delete {' and '.join(map(str, remove))}{more}, and run the same command again",
+        hint=f"{delete}run the same command again",
     )
 
 

@@ -171,7 +171,7 @@ def _parse(data: bytes) -> dict[str, str]:
     try:
         found = json.loads(data)
         intact = is_intact(data, found.pop(CHECKSUM))
-    except (ValueError, RecursionError, AttributeError, KeyError):
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         intact = False
     if not intact:
         return {**machine_kind(), "host": "?"}

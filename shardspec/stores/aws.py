@@ -32,6 +32,9 @@ _UNTOLD = (400, 403, 405, 501)
 """Statuses of servers that do not have a request or do not allow it."""
 _MD5 = re.compile(r'"?([0-9a-f]{32})(?:-([0-9]+))?"?\Z')
 
+_ALIASES = {"endpoint_url": "endpoint", "default_region": "region"}
+"""Other names under which obstore takes these settings."""
+
 
 class Account:
     """The settings for S3 that were given, and those of botocore for the others.
@@ -61,7 +64,8 @@ class Account:
         self.problem: ShardspecError | None = None
         self._url = url
         self._bucket, self._prefix = urlsplit(url).netloc, urlsplit(url).path.strip("/")
-        self._given = {name.lower().removeprefix("aws_"): value for name, value in given.items()}
+        plain = {name.lower().removeprefix("aws_"): value for name, value in given.items()}
+        self._given = {_ALIASES.get(name, name): value for name, value in plain.items()}
         self._session = Session()
         try:
             scoped = self._session.get_scoped_config()

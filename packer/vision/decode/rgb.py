@@ -202,7 +202,7 @@ def _properties(data: bytes, kind: bytes) -> Iterator[bytes]:
     shared = dict(_boxes(inside.get(b"iprp", b"")))
     properties = list(_boxes(shared.get(b"ipco", b"")))
     main, table = inside.get(b"pitm", b""), BytesIO(shared.get(b"ipma", b""))
-    version, *_, flags = table.read(4) or b"\0"
+    version, *_, flags = table.read(4) or bytes(4)
     wide = 4 if version else 2, 2 if flags & 1 else 1
     for _ in range(int.from_bytes(table.read(4))):
         item, count = table.read(wide[0]), int.from_bytes(table.read(1))

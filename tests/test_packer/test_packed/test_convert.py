@@ -26,6 +26,7 @@ from shardspec.errors import BuildError, DatasetError, ResumeMismatchError, Usag
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest
+from shardspec.schema import Field, Schema
 
 
 def facts(root: Path) -> dict[str, Any]:
@@ -340,3 +341,16 @@ def test_rows_of_a_dataset_and_of_what_takes_its_place_are_never_mixed(
         make(tmp_path / "in", tmp_path / "out", engine="inline", progress=listener)
     assert listener.replaced
     assert not list((tmp_path / "out").rglob("manifest.json"))
+
+
+def test_a_dataset_without_values_of_varying_size_is_converted(tmp_path: Path) -> None:
+    schema = Schema(
+        (
+            Field("image", "fixed", "|u1", (4, 4, 3)),
+            Field("score", "fixed", "<f4", ()),
+        )
+    )
+    columns = {"image": np.arange(5 * 48, dtype=np.uint8).reshape(5, 4, 4, 3), "score": np.arange(5, dtype="<f4")}
+    write_dataset(tmp_path / "in", "npy", schema, columns, shard_rows=2)
+    convert(tmp_path / "in", tmp_path / "out", format="hdf5", **QUIET)
+    assert_same(schema, read_all(tmp_path / "out"), columns, range(5))
