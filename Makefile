@@ -16,6 +16,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 # Tests without torch, OpenCV and video libraries.
 FORMATS := tests/test_formats --ignore tests/test_formats/test_copying.py
 LIGHT := tests/test_shardspec $(FORMATS) tests/test_imports.py \
+	--ignore tests/test_shardspec/test_stores.py \
 	--deselect tests/test_formats/test_crafted.py::test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards \
 	--deselect 'tests/test_shardspec/test_registry.py::test_every_entry_of_our_tables_is_there[steps]'
 
@@ -114,7 +115,7 @@ test-parity: setup  ## compare the detector with facenet-pytorch (DATA=folder)
 
 # Tests on a GPU, in an environment on top of the system's torch and numpy. Prints a table for
 # docs/background/benchmarks.md, or why it is skipped. Without a network, give a folder with the wheels of these packages: make test-gpu WHEELS=folder
-GPU_PACKAGES := filelock jinja2 lz4 markupsafe mtcnn opencv-python-headless pillow scikit-image \
+GPU_PACKAGES := filelock google-crc32c jinja2 lz4 markupsafe mtcnn opencv-python-headless pillow scikit-image \
 	simplejpeg tqdm
 
 test-gpu:  ## run the tests on a GPU, with the system's torch

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from readers.formats.machine import file_system_of, is_network_file_system
+from shardspec.errors import ShardspecError
 from shardspec.layout import MANIFEST_NAME
 from shardspec.manifest import Manifest
 
@@ -131,7 +132,8 @@ class CacheFolder:
             with suppress(ValueError, KeyError, TypeError):
                 url = str(json.loads(source)["url"])
             if key_of(data) == root.parent.name:
-                manifest = Manifest.loads(data, str(root / MANIFEST_NAME))
+                with suppress(ShardspecError):  # of a later version, which another environment has cached
+                    manifest = Manifest.loads(data, str(root / MANIFEST_NAME))
             yield CachedDataset(root, url, manifest, dict(present(root, manifest)))
 
     def sweep(self) -> None:
