@@ -1,11 +1,12 @@
 """Clips of packed frames beside clips of the same videos as MP4, decoded by torchcodec.
 
-    python -m benchmarks.clips --folder /somewhere --json out.json
+    python -m benchmarks.clips --folder /somewhere --size 112 --json out.json
 
 Made videos of 112 × 112 pixels (moving windows of scikit-image's photographs with seeded noise) are stored losslessly,
-packed to LMDB as JPEG of quality 90 and as raw arrays, and encoded by x264 (CRF 23) with a key frame every 4 and 12
-frames and as by its default. An epoch has every clip of ``ds.clips(16, stride=16, start="random")`` once, in batches of
-16, and every single frame once for *single frames*, in batches of 256. All use two threads.
+packed to LMDB as frames (JPEG of quality 95, PNG, raw arrays) and as videos (``--sample item``: H.264 of QP 21 and 27,
+FFV1), and encoded by x264 (CRF 23) as MP4 with a key frame every 4 and 12 frames and as by its default. An epoch has
+every clip of ``ds.clips(16, stride=16, start="random")`` once, in batches of 16, and every single frame once for
+*single frames*, in batches of 256. All use two threads.
 
 *torchcodec* is `VideoDecoder` in a pool of two threads, each of which makes whole batches. *Kept*: each thread keeps a
 decoder of every video, with approximate seek. *New*: a decoder with the default settings is made for each clip. The
@@ -18,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +38,34 @@ SIZE, FRAMES, LENGTH, BATCH = 112, 256, 16, 16
 NOISE = 2.0
 """Standard deviation of the noise, levels."""
 _BITS, _BLOCK = 13, 8
+PACKED: dict[str, dict[str, Any]] = {
+    "jpeg": {"encode": "jpeg", "quality": 95},
+    "png": {"encode": "png"},
+    "raw": {"encode": "raw"},
+    "h264, QP 21": {"sample": "item", "encode": "h264", "quality": 21},
+    "h264, QP 27": {"sample": "item", "encode": "h264", "quality": 27},
+    "ffv1": {"sample": "item", "encode": "ffv1"},
+}
+"""Options of the packed datasets."""
 GOPS = {"a key frame every 4": 4, "a key frame every 12": 12, "x264's default": None}
 THREADS = 2
 LIBRARIES = ("torchcodec", "av", "lmdb", "simplejpeg", "torch", "numpy")
 
 
-def make_frames(video: int, frames: int) -> Iterator[np.ndarray]:
+def make_frames(video: int, frames: int, size: int = SIZE) -> Iterator[np.ndarray]:
     """Yield the frames of a video: a window that moves over a photograph, noise, and the number of the frame."""
     photograph = (skimage.data.astronaut(), skimage.data.coffee(), skimage.data.chelsea())[video % 3]
     rng = np.random.default_rng((3, video))
     side = int(rng.integers(120, 220))
     room = np.array(photograph.shape[:2]) - side
-    noise = rng.normal(0, NOISE, (SIZE + 32, SIZE + 32, 3))
+    noise = rng.normal(0, NOISE, (size + 32, size + 32, 3))
     speed, phase = rng.uniform(0.02, 0.06, 2), rng.uniform(0, 2 * np.pi, 2)
     for frame in range(frames):
         y, x = room / 2 * (1 + np.sin(speed * frame + phase))
         window = cv2.getRectSubPix(photograph, (side, side), (x + side / 2, y + side / 2))
-        image = cv2.resize(window, (SIZE, SIZE), interpolation=cv2.INTER_AREA)
+        image = cv2.resize(window, (size, size), interpolation=cv2.INTER_AREA)
         top, left = rng.integers(0, 32, 2)
-        image = np.clip(image + noise[top : top + SIZE, left : left + SIZE], 0, 255).astype(np.uint8)
+        image = np.clip(image + noise[top : top + size, left : left + size], 0, 255).astype(np.uint8)
         bits = (video * FRAMES + frame) >> np.arange(_BITS) & 1
         image[:_BLOCK, : _BITS * _BLOCK] = np.repeat(bits * 255, _BLOCK)[None, :, None]
         yield image
@@ -69,27 +79,30 @@ def numbers_of(images: np.ndarray) -> np.ndarray:
 
 def encode(path: Path, frames: Iterable[np.ndarray], gop: int | None, crf: int) -> None:
     """Write an MP4 file of H.264."""
+    frames = iter(frames)
+    first = next(frames)
     options = {"crf": str(crf)} | ({} if gop is None else {"g": str(gop)})
     with av.open(path, "w") as file:
         stream = file.add_stream("libx264", 25, options=options)
-        stream.width = stream.height = SIZE
+        stream.height, stream.width = first.shape[:2]
         stream.pix_fmt = "yuv420p"
-        for image in frames:
+        for image in chain([first], frames):
             file.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         file.mux(stream.encode(None))
 
 
-def make_all(folder: Path, videos: int) -> dict[str, Path]:
+def make_all(folder: Path, videos: int, size: int = SIZE) -> dict[str, Path]:
     """The data of each way, made unless they exist."""
-    source = folder / "clips-source"
-    roots = {name: folder / f"clips-{gop or 'default'}" for name, gop in GOPS.items()}
+    folder = folder / f"clips-{size}"
+    source = folder / "source"
+    roots = {name: folder / f"mp4-{gop or 'default'}" for name, gop in GOPS.items()}
     for root, gop, crf in ((source, None, 0), *((roots[name], gop, 23) for name, gop in GOPS.items())):
         if not root.exists():
             root.mkdir(parents=True)
             for video in range(videos):
-                encode(root / f"{video:03d}.mp4", make_frames(video, FRAMES), gop, crf)
-    for way, options in (("jpeg", {"encode": "jpeg", "quality": 90}), ("raw", {"encode": "raw"})):
-        roots[way] = folder / f"clips-{way}"
+                encode(root / f"{video:03d}.mp4", make_frames(video, FRAMES, size), gop, crf)
+    for way, options in PACKED.items():
+        roots[way] = folder / way.replace(", QP ", "-")
         if not roots[way].exists():
             packer.build(source, roots[way], preset="images", format="lmdb", label_from="none", **options)
     return roots
@@ -104,11 +117,14 @@ class FramesArm:
         Gives the batches of an epoch as tensors of frames.
     clips : bool
         Whether a batch has an axis of clips and one of frames.
+    size : int
+        Side of a frame.
     """
 
-    def __init__(self, epoch: Callable[[int], Iterable[torch.Tensor]], clips: bool) -> None:
+    def __init__(self, epoch: Callable[[int], Iterable[torch.Tensor]], clips: bool, size: int = SIZE) -> None:
         self._epoch = epoch
         self._clips = clips
+        self._size = size
 
     def run(self, epoch: int) -> int:
         """Consume an epoch; the number of frames."""
@@ -129,18 +145,20 @@ class FramesArm:
     def _check(self, frames: np.ndarray) -> None:
         if frames.shape[1] == 3:
             frames = frames.transpose(0, 2, 3, 1)
-        if frames.shape[1:] != (SIZE, SIZE, 3) or frames.dtype != np.uint8:
-            raise ValueError(f"expected frames of {SIZE} × {SIZE} in uint8, found {frames.shape}, {frames.dtype}")
+        side = self._size
+        if frames.shape[1:] != (side, side, 3) or frames.dtype != np.uint8:
+            raise ValueError(f"expected frames of {side} × {side} in uint8, found {frames.shape}, {frames.dtype}")
         if self._clips:
             steps = np.diff(numbers_of(frames).reshape(-1, LENGTH), axis=1)
             if not (steps == 1).all():
                 raise ValueError("a clip whose frames do not follow each other")
 
 
-def packed(root: str, clips: bool) -> FramesArm:
-    """Our Loader over packed frames, one by one or as clips."""
+def packed(root: str, clips: bool, size: int = SIZE) -> FramesArm:
+    """Our Loader over packed frames, one by one or as clips, or over packed videos as clips."""
     torch.set_num_threads(1)
-    frames = open_dataset(root, ["image"])
+    frames = open_dataset(root)
+    frames = open_dataset(root, ["video" if "video" in frames.schema else "image"])
     dataset = frames.clips(LENGTH, stride=LENGTH, start="random", by=None) if clips else frames
     loader = Loader(dataset, BATCH if clips else BATCH * LENGTH, workers=THREADS, shuffle="full", drop_last=True)
 
@@ -149,10 +167,10 @@ def packed(root: str, clips: bool) -> FramesArm:
         for batch in loader:
             yield batch["image"]
 
-    return FramesArm(epoch, clips)
+    return FramesArm(epoch, clips, size)
 
 
-def torchcodec(root: str, keep: bool) -> FramesArm:
+def torchcodec(root: str, keep: bool, size: int = SIZE) -> FramesArm:
     """Clips of MP4 files in a pool of two threads."""
     from torchcodec.decoders import VideoDecoder
 
@@ -169,7 +187,7 @@ def torchcodec(root: str, keep: bool) -> FramesArm:
         return decoders[video]
 
     def batch(clips: np.ndarray) -> torch.Tensor:
-        out = torch.empty((len(clips), LENGTH, 3, SIZE, SIZE), dtype=torch.uint8)
+        out = torch.empty((len(clips), LENGTH, 3, size, size), dtype=torch.uint8)
         for place, (video, start) in enumerate(clips.tolist()):
             out[place] = decoder(video).get_frames_in_range(start, start + LENGTH).data
         return out
@@ -187,15 +205,17 @@ def torchcodec(root: str, keep: bool) -> FramesArm:
             yield waiting.popleft().result()
             waiting.extend(pool.submit(batch, task) for task in islice(tasks, 1))
 
-    return FramesArm(epoch, True)
+    return FramesArm(epoch, True, size)
 
 
-def entries_of(roots: dict[str, Path]) -> list[Entry]:
+def entries_of(roots: dict[str, Path], size: int = SIZE) -> list[Entry]:
     """The rows."""
     entries = []
-    for way in ("jpeg", "raw"):
+    for way, how in PACKED.items():
         for name, clips in (("clips", True), ("single frames", False)):
-            options = {"root": str(roots[way]), "clips": clips}
+            if not clips and "sample" in how:
+                continue
+            options = {"root": str(roots[way]), "clips": clips, "size": size}
             facts = {"disk_mb": disk_mb(roots[way])}
             entries.append(
                 Entry(f"{way}, {name}", "benchmarks.clips:packed", options, ours=True, checked=False, facts=facts)
@@ -203,7 +223,7 @@ def entries_of(roots: dict[str, Path]) -> list[Entry]:
     for name in GOPS:
         ways = {"kept": True, "new": False} if GOPS[name] == 12 else {"kept": True}
         for way, keep in ways.items():
-            options = {"root": str(roots[name]), "keep": keep}
+            options = {"root": str(roots[name]), "keep": keep, "size": size}
             facts = {"disk_mb": disk_mb(roots[name])}
             title = f"torchcodec, {name}, {way}"
             entries.append(Entry(title, "benchmarks.clips:torchcodec", options, checked=False, facts=facts))
@@ -215,13 +235,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=lambda path: Path(path).absolute(), required=True)
     parser.add_argument("--videos", type=int, default=32)
+    parser.add_argument("--size", type=int, default=SIZE, help="side of a frame in pixels")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="where to write the figures: a file, or a folder for a new one in it")
     arguments = parser.parse_args()
-    entries = entries_of(make_all(arguments.folder, arguments.videos))
+    entries = entries_of(make_all(arguments.folder, arguments.videos, arguments.size), arguments.size)
     group = measure_group("clips", entries, arguments.rounds)
     print(clips_table(group))
-    settings = {"videos": arguments.videos, "frames": FRAMES, "rounds": arguments.rounds, "peers": versions(LIBRARIES)}
+    settings = {
+        "videos": arguments.videos,
+        "frames": FRAMES,
+        "size": arguments.size,
+        "rounds": arguments.rounds,
+        "peers": versions(LIBRARIES),
+    }
     write(document("clips", settings, [group]), artefact(arguments.json, "clips"))
 
 

@@ -22,15 +22,17 @@ from shardspec.registry import ImportTarget, lazy_names
 __version__: str
 
 if TYPE_CHECKING:
+    from packer.analysis.compute.compute import ComputeResult, compute
+    from packer.analysis.duplicates.find import duplicates
+    from packer.analysis.duplicates.result import DuplicatePair, Duplicates, DuplicateSample
+    from packer.analysis.statistics import PixelStatistics, pixel_statistics
     from packer.builds.build import build, detect, dry_run
     from packer.builds.estimate import Estimate
     from packer.builds.pack import pack
+    from packer.builds.pieces.share import ShareResult
     from packer.builds.result import BuildResult
     from packer.builds.update.compare import UpdateCounts
     from packer.builds.writing.writer import Writer
-    from packer.cluster.agent import WorkResult, work
-    from packer.cluster.status import AgentStatus, StatusReport, status
-    from packer.cluster.submit import SubmitResult, submit
     from packer.environment import DoctorReport, FolderNote, doctor
     from packer.jobs.progress import Progress, ProgressListener
     from packer.jobs.result import JobResult
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from packer.packed.copy.cache import CacheReport, cache
     from packer.packed.copy.copy import CopyResult, copy
     from packer.packed.export.export import ExportResult, export
+    from packer.packed.inspect.diff import Difference, diff
     from packer.packed.inspect.inspect import GenerationNote, InspectReport, inspect
     from packer.packed.inspect.leaks import Leak, Leaks, find_leaks
+    from packer.packed.inspect.status import StatusReport, status
     from packer.packed.inspect.values import ValueCount, ValueCounts, count_values
     from packer.packed.merge import MergeResult, merge
     from packer.packed.preview import PreviewResult, preview
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from packer.packed.publish.croissant import Croissant, croissant
     from packer.packed.publish.describe import Description, describe
     from packer.packed.rejects import RejectKind, RejectsReport, rejects
+    from packer.packed.remove import RemoveResult, remove
     from packer.packed.split.result import SplitPart, SplitResult
     from packer.packed.split.split import split
     from packer.packed.verify.verify import VerifyReport, verify
@@ -66,7 +71,6 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "AgentStatus": ImportTarget("packer.cluster.status:AgentStatus"),
             "Array": ImportTarget("packer.recipe.fields:Array"),
             "BenchReport": ImportTarget("packer.packed.bench.report:BenchReport"),
             "BuildOptions": ImportTarget("packer.recipe.options:BuildOptions"),
@@ -75,12 +79,17 @@ else:
             "Card": ImportTarget("packer.packed.publish.card:Card"),
             "ColumnsResult": ImportTarget("packer.packed.columns:ColumnsResult"),
             "CopyResult": ImportTarget("packer.packed.copy.copy:CopyResult"),
+            "ComputeResult": ImportTarget("packer.analysis.compute.compute:ComputeResult"),
             "Croissant": ImportTarget("packer.packed.publish.croissant:Croissant"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
             "Description": ImportTarget("packer.packed.publish.describe:Description"),
             "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces-light"),
+            "Difference": ImportTarget("packer.packed.inspect.diff:Difference"),
             "DoctorReport": ImportTarget("packer.environment:DoctorReport"),
+            "DuplicatePair": ImportTarget("packer.analysis.duplicates.result:DuplicatePair"),
+            "DuplicateSample": ImportTarget("packer.analysis.duplicates.result:DuplicateSample"),
+            "Duplicates": ImportTarget("packer.analysis.duplicates.result:Duplicates"),
             "Estimate": ImportTarget("packer.builds.estimate:Estimate"),
             "ExportResult": ImportTarget("packer.packed.export.export:ExportResult"),
             "FolderNote": ImportTarget("packer.environment:FolderNote"),
@@ -92,58 +101,61 @@ else:
             "Leaks": ImportTarget("packer.packed.inspect.leaks:Leaks"),
             "MergeResult": ImportTarget("packer.packed.merge:MergeResult"),
             "Image": ImportTarget("packer.recipe.fields:Image"),
-            "PreviewResult": ImportTarget("packer.packed.preview:PreviewResult", "pack"),
+            "PixelStatistics": ImportTarget("packer.analysis.statistics:PixelStatistics"),
+            "PreviewResult": ImportTarget("packer.packed.preview:PreviewResult"),
             "Progress": ImportTarget("packer.jobs.progress:Progress"),
             "ProgressListener": ImportTarget("packer.jobs.progress:ProgressListener"),
             "Recipe": ImportTarget("packer.recipe.recipe:Recipe"),
             "RejectKind": ImportTarget("packer.packed.rejects:RejectKind"),
             "RejectsReport": ImportTarget("packer.packed.rejects:RejectsReport"),
+            "RemoveResult": ImportTarget("packer.packed.remove:RemoveResult"),
             "ReportResult": ImportTarget("packer.page.report:ReportResult"),
+            "ShareResult": ImportTarget("packer.builds.pieces.share:ShareResult"),
             "SplitPart": ImportTarget("packer.packed.split.result:SplitPart"),
             "SplitResult": ImportTarget("packer.packed.split.result:SplitResult"),
-            "StatusReport": ImportTarget("packer.cluster.status:StatusReport"),
+            "StatusReport": ImportTarget("packer.packed.inspect.status:StatusReport"),
             "StepSpec": ImportTarget("packer.recipe.parsing:StepSpec"),
-            "SubmitResult": ImportTarget("packer.cluster.submit:SubmitResult"),
             "ValueCount": ImportTarget("packer.packed.inspect.values:ValueCount"),
             "ValueCounts": ImportTarget("packer.packed.inspect.values:ValueCounts"),
             "VerifyReport": ImportTarget("packer.packed.verify.verify:VerifyReport"),
             "Viewer": ImportTarget("packer.page.view:Viewer", "view"),
-            "WorkResult": ImportTarget("packer.cluster.agent:WorkResult"),
             "Writer": ImportTarget("packer.builds.writing.writer:Writer"),
             "add": ImportTarget("packer.packed.columns:add"),
             "bench": ImportTarget("packer.packed.bench.bench:bench"),
             "build": ImportTarget("packer.builds.build:build"),
             "cache": ImportTarget("packer.packed.copy.cache:cache"),
             "card": ImportTarget("packer.packed.publish.card:card"),
+            "compute": ImportTarget("packer.analysis.compute.compute:compute"),
             "convert": ImportTarget("packer.packed.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
             "croissant": ImportTarget("packer.packed.publish.croissant:croissant"),
             "describe": ImportTarget("packer.packed.publish.describe:describe"),
             "detect": ImportTarget("packer.builds.build:detect"),
+            "diff": ImportTarget("packer.packed.inspect.diff:diff"),
             "doctor": ImportTarget("packer.environment:doctor"),
             "drop_field": ImportTarget("packer.packed.columns:drop_field"),
             "dry_run": ImportTarget("packer.builds.build:dry_run"),
+            "duplicates": ImportTarget("packer.analysis.duplicates.find:duplicates", "pack"),
             "export": ImportTarget("packer.packed.export.export:export"),
             "find_leaks": ImportTarget("packer.packed.inspect.leaks:find_leaks"),
             "inspect": ImportTarget("packer.packed.inspect.inspect:inspect"),
             "list_dataset": ImportTarget("packer.known.listing:list_dataset"),
             "merge": ImportTarget("packer.packed.merge:merge"),
             "pack": ImportTarget("packer.builds.pack:pack"),
-            "preview": ImportTarget("packer.packed.preview:preview", "pack"),
+            "pixel_statistics": ImportTarget("packer.analysis.statistics:pixel_statistics"),
+            "preview": ImportTarget("packer.packed.preview:preview"),
             "rejects": ImportTarget("packer.packed.rejects:rejects"),
             "report": ImportTarget("packer.page.report:report"),
+            "remove": ImportTarget("packer.packed.remove:remove"),
             "split": ImportTarget("packer.packed.split.split:split"),
-            "status": ImportTarget("packer.cluster.status:status"),
-            "submit": ImportTarget("packer.cluster.submit:submit"),
+            "status": ImportTarget("packer.packed.inspect.status:status"),
             "verify": ImportTarget("packer.packed.verify.verify:verify"),
             "view": ImportTarget("packer.page.view:view", "view"),
-            "work": ImportTarget("packer.cluster.agent:work"),
         },
     )
 
 __all__ = [
-    "AgentStatus",
     "Array",
     "BenchReport",
     "BuildOptions",
@@ -151,13 +163,18 @@ __all__ = [
     "CacheReport",
     "Card",
     "ColumnsResult",
+    "ComputeResult",
     "CopyResult",
     "Croissant",
     "DatasetList",
     "Description",
     "Detections",
     "Detector",
+    "Difference",
     "DoctorReport",
+    "DuplicatePair",
+    "DuplicateSample",
+    "Duplicates",
     "Estimate",
     "ExportResult",
     "FolderNote",
@@ -168,52 +185,56 @@ __all__ = [
     "Leak",
     "Leaks",
     "MergeResult",
+    "PixelStatistics",
     "PreviewResult",
     "Progress",
     "ProgressListener",
     "Recipe",
     "RejectKind",
     "RejectsReport",
+    "RemoveResult",
     "ReportResult",
+    "ShareResult",
     "SplitPart",
     "SplitResult",
     "StatusReport",
     "StepSpec",
-    "SubmitResult",
     "UpdateCounts",
     "ValueCount",
     "ValueCounts",
     "VerifyReport",
     "Viewer",
-    "WorkResult",
     "Writer",
     "add",
     "bench",
     "build",
     "cache",
     "card",
+    "compute",
     "convert",
     "copy",
     "count_values",
     "croissant",
     "describe",
     "detect",
+    "diff",
     "doctor",
     "drop_field",
     "dry_run",
+    "duplicates",
     "export",
     "find_leaks",
     "inspect",
     "list_dataset",
     "merge",
     "pack",
+    "pixel_statistics",
     "preview",
     "rejects",
+    "remove",
     "report",
     "split",
     "status",
-    "submit",
     "verify",
     "view",
-    "work",
 ]

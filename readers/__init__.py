@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from readers.dataset.subset import Subset
     from readers.decode.crops import CenterCrop, RandomResizedCrop, Resize
     from readers.decode.plans import Encoded, Whole
+    from readers.decode.temporal import Frames, TemporalCrop
     from readers.drawing.show import show
     from readers.loader.diagnosis import diagnose
     from readers.loader.loader import Loader
@@ -43,6 +44,7 @@ else:
             "CenterCrop": ImportTarget("readers.decode.crops:CenterCrop", "pack"),
             "ClipDataset": ImportTarget("readers.dataset.clips:ClipDataset", "torch"),
             "Encoded": ImportTarget("readers.decode.plans:Encoded"),
+            "Frames": ImportTarget("readers.decode.temporal:Frames", "pack"),
             "HDF5Dataset": ImportTarget("readers.dataset.packed:HDF5Dataset", "torch"),
             "LMDBDataset": ImportTarget("readers.dataset.packed:LMDBDataset", "torch"),
             "Loader": ImportTarget("readers.loader.loader:Loader", "torch"),
@@ -56,13 +58,14 @@ else:
             "Resize": ImportTarget("readers.decode.crops:Resize", "pack"),
             "Subset": ImportTarget("readers.dataset.subset:Subset", "torch"),
             "TFRecordDataset": ImportTarget("readers.dataset.packed:TFRecordDataset", "torch"),
+            "TemporalCrop": ImportTarget("readers.decode.temporal:TemporalCrop", "pack"),
             "WebDatasetDataset": ImportTarget("readers.dataset.packed:WebDatasetDataset", "torch"),
             "Whole": ImportTarget("readers.decode.plans:Whole"),
             "class_balanced_weights": ImportTarget("readers.order.sampler:class_balanced_weights", "torch"),
             "diagnose": ImportTarget("readers.loader.diagnosis:diagnose", "torch"),
             "open_dataset": ImportTarget("readers.dataset.packed:open_dataset", "torch"),
             "sample_rng": ImportTarget("readers.seeding:sample_rng"),
-            "show": ImportTarget("readers.drawing.show:show", "pack"),
+            "show": ImportTarget("readers.drawing.show:show"),
         },
     )
 
@@ -71,6 +74,7 @@ __all__ = [
     "CenterCrop",
     "ClipDataset",
     "Encoded",
+    "Frames",
     "HDF5Dataset",
     "LMDBDataset",
     "Loader",
@@ -84,6 +88,7 @@ __all__ = [
     "Resize",
     "Subset",
     "TFRecordDataset",
+    "TemporalCrop",
     "WebDatasetDataset",
     "Whole",
     "class_balanced_weights",

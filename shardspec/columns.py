@@ -6,7 +6,7 @@ writer without decoding, and a fixed field is copied only once, from the page ca
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ Buffer = bytes | bytearray | memoryview
 Columns = dict[str, Any]
 """Rows of a dataset by field: an array (n, *shape) of a fixed field, a list of n encoded values of any other."""
 IntArray = npt.NDArray[np.int64]
+
+PIXEL_STATISTICS = "pixel_statistics"
+"""Field with exact sums of each image, (7,) int64: pixels, sums of R, G and B, sums of their squares."""
 
 
 def allocate(fields: Iterable[Field], rows: int) -> Columns:
@@ -62,3 +65,36 @@ def fixed_bytes(array: npt.NDArray[Any]) -> memoryview:
     """Return the little-endian C-order bytes of an array, without a copy if possible."""
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
+
+
+class ChannelStatistics(NamedTuple):
+    """Statistics of all pixels, for levels scaled to 0 to 1.
+
+    Attributes
+    ----------
+    pixels : int
+        Number of pixels.
+    mean, std : tuple of 3 float
+        Of red, green and blue; population standard deviation.
+    """
+
+    pixels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def channel_statistics(sums: Any) -> ChannelStatistics:
+    """Return the statistics of images from their sums, (N, 7) int64 (`PIXEL_STATISTICS`). All sums are exact integers.
+
+    Raises
+    ------
+    ValueError
+        If there is no pixel.
+    """
+    pixels, *totals = (int(total) for total in np.asarray(sums, np.int64).sum(axis=0))
+    if not pixels:
+        raise ValueError("expected one pixel or more, found none")
+    channels = list(zip(totals[:3], totals[3:], strict=True))
+    mean = tuple(total / pixels / 255 for total, _ in channels)
+    std = tuple((pixels * squares - total**2) ** 0.5 / pixels / 255 for total, squares in channels)
+    return ChannelStatistics(pixels, mean, std)

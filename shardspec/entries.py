@@ -5,7 +5,8 @@ Only these classes and `shardspec.manifest.Manifest` know the manifest's keys.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from dataclasses import field as attribute
 from typing import Any
 
 from shardspec.errors import Problems
@@ -15,15 +16,24 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]
 NAME_MAX = 255
 """Maximum length of a file or folder name in characters. A path may be four times as long."""
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-ASIDE = "next-"
-"""Prefix of the file names of a dataset that replaces another one in the same folder, until the old one is removed.
-If several replacements follow each other, the prefix is repeated."""
+TAG_DIGITS = 16
+"""Hexadecimal digits of the tag in a name: the start of a SHA-256 of the contents. So a name never has other contents."""
+_TAG = re.compile(
+    rf"\A(shard-[0-9]+|(?:index|columns)/[a-z][a-z0-9_]*|items|rejects)-[0-9a-f]{{{TAG_DIGITS}}}(?=[./]|\Z)"
+)
+_EARLIER = re.compile(r"\A(?:next-)+")
+"""Start of names in datasets of earlier versions that replaced another dataset."""
+
+CARD_NAME = "README.md"
 
 COLUMNS_FOLDER = "columns"
 """Folder of all columns."""
 
 BUILD_KINDS = ("build", "update", "retry")
 """Kinds of generations made from the items of a source."""
+
+REMOVE = "remove"
+"""Kind of a generation without samples, which records that samples were removed from the dataset."""
 
 TEXT_MAX = 1 << 16
 """Most characters of a text."""
@@ -35,11 +45,16 @@ _FILE_KEYS = {"name": str, "bytes": int, "sha256": str}
 _SHARD_KEYS = {"name": str, "samples": int, "block_rows": int, "files": list}
 
 
-def strip_aside(name: str) -> str:
-    """Return the name of a file or shard without `ASIDE`."""
-    while name.startswith(ASIDE):
-        name = name.removeprefix(ASIDE)
-    return name
+def strip_tag(name: str) -> str:
+    """Return the name of a file or shard without its tag. Those of columns stay, because digests contain them."""
+    own = _EARLIER.sub("", name)
+    return own if own.startswith(f"{COLUMNS_FOLDER}/") else _TAG.sub(r"\1", own)
+
+
+def tagged_start(name: str) -> str:
+    """Return the start of a file's name up to its tag, which the files of a shard or column share; empty without a tag."""
+    found = _TAG.match(name)
+    return "" if found is None else found[0]
 
 
 class JSONObject:
@@ -77,8 +92,13 @@ class FileEntry(JSONObject):
 
     @property
     def own_name(self) -> str:
-        """Name without `ASIDE`."""
-        return strip_aside(self.name)
+        """Name without the tag, such as ``"shard-00000.lmdb"`` or ``"index/label.npy"``."""
+        return strip_tag(self.name)
+
+    def with_tag(self) -> "FileEntry":
+        """Return the entry of the same file under a name with a tag: ``"index/label-0123456789abcdef.npy"``."""
+        stem, dot, suffix = self.name.rpartition(".")
+        return replace(self, name=f"{stem}-{self.sha256[:TAG_DIGITS]}{dot}{suffix}")
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "FileEntry | None":
@@ -97,7 +117,7 @@ class FileEntry(JSONObject):
         return cls(**document)
 
 
-class _Part(JSONObject):
+class _FileGroup(JSONObject):
     """Base of shards and columns, which consist of files."""
 
     files: tuple[FileEntry, ...]
@@ -109,13 +129,13 @@ class _Part(JSONObject):
 
 
 @dataclass(frozen=True)
-class Shard(_Part):
+class Shard(_FileGroup):
     """A shard.
 
     Attributes
     ----------
     name : str
-        ``"shard-00000"`` and so on. With the format's suffix it names the file or folder to open.
+        ``"shard-00000-0123456789abcdef"`` and so on. With the format's suffix it names the file or folder to open.
     samples : int
         Number of rows.
     block_rows : int
@@ -152,7 +172,7 @@ class Shard(_Part):
 
 
 @dataclass(frozen=True)
-class Column(_Part):
+class Column(_FileGroup):
     """A field stored outside the shards, with a value for every row, in files of the npy format.
 
     Readers open it like a shard with one field and all rows.
@@ -168,25 +188,43 @@ class Column(_Part):
         Rows of the dataset.
     files : tuple of FileEntry
         Every file of the column, sorted by name.
+    computed : dict
+        How ``packer compute`` made the values: ``function``, ``version`` and ``options``, and ``columns``, all
+        fields of the same result. Empty for other columns.
     """
 
     name: str
     field: str
     samples: int
     files: tuple[FileEntry, ...]
+    computed: Mapping[str, Any] = attribute(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry, without `computed` if it is empty."""
+        document = super().to_json()
+        if not self.computed:
+            del document["computed"]
+        return document
 
     @classmethod
     def from_json(cls, document: Any, problems: Problems) -> "Column | None":
         """Read a column's entry."""
-        if not problems.check_keys(document, {"name": str, "field": str, "samples": int, "files": list}):
+        needed = {"name": str, "field": str, "samples": int, "files": list}
+        if not problems.check_keys(document, needed, optional={"computed": dict}):
             return None
-        folder, _, own = strip_aside(document["name"]).partition("/")
+        folder, _, own = strip_tag(document["name"]).partition("/")
         if folder != COLUMNS_FOLDER or not SAFE_NAME.match(own) or "/" in own or len(own) > NAME_MAX:
             problems.add("name", expected=f"a folder in {COLUMNS_FOLDER}", found=f"{document['name']!r}")
         if document["samples"] < 0:
             problems.add("samples", expected="0 or more", found=document["samples"])
+        computed = document.get("computed", {})
+        if "computed" in document:
+            with problems.at("computed"):
+                problems.check_keys(
+                    computed, {"function": str, "version": str, "options": dict}, optional={"columns": list}
+                )
         files = read_entries(FileEntry, document["files"], "files", problems)
-        return cls(document["name"], document["field"], document["samples"], files)
+        return cls(document["name"], document["field"], document["samples"], files, computed)
 
 
 @dataclass(frozen=True)
@@ -242,7 +280,8 @@ class Generation(JSONObject):
     ----------
     kind : str
         ``"build"``, ``"write"``, ``"convert"``, ``"copy"``, ``"merge"`` or ``"split"`` for a new dataset. ``"update"`` adds new
-        items to a dataset; ``"retry"`` adds items that were rejected before and now work.
+        items to a dataset; ``"retry"`` adds items that were rejected before and now work. ``"remove"`` has no samples: its recipe
+        says how many samples were removed from the others (``removed``), and why (``because``).
     fingerprint : str
         SHA-256 of the plan.
     recipe : dict
@@ -291,6 +330,14 @@ class About(JSONObject):
         BibTeX entries or texts.
     homepage : str
         URL, or empty.
+    creator : tuple of str
+        Names of people, or of organizations after ``Organization:``.
+    limitations, biases, use_cases, social_impact, sensitive : str
+        For responsible AI; `packer.describe` says what they mean.
+    synthetic : str
+        ``"yes"`` or ``"no"``: whether samples were generated; or empty.
+    derived_from : tuple of str
+        Names or URLs of the datasets that the samples come from.
     """
 
     title: str = ""
@@ -298,6 +345,14 @@ class About(JSONObject):
     license: tuple[str, ...] = ()
     citation: tuple[str, ...] = ()
     homepage: str = ""
+    creator: tuple[str, ...] = ()
+    limitations: str = ""
+    biases: str = ""
+    use_cases: str = ""
+    social_impact: str = ""
+    sensitive: str = ""
+    synthetic: str = ""
+    derived_from: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != UNSAID
@@ -333,6 +388,8 @@ class About(JSONObject):
                 elif spec.name == "license" and not (_SPDX.match(text) or _WEB.match(text)):
                     expected = "an SPDX identifier such as CC-BY-4.0 (spdx.org/licenses), or the URL of the terms"
                     problems.add(spec.name, expected=expected, found=shorten(text))
+                elif spec.name == "synthetic" and text not in ("", "yes", "no"):
+                    problems.add(spec.name, expected="yes or no", found=shorten(text))
                 elif spec.name == "homepage" and text and not _WEB.match(text):
                     problems.add(spec.name, expected="a URL that begins with https:// or http://", found=shorten(text))
 
@@ -341,16 +398,13 @@ class About(JSONObject):
         """Return the section of a dataset that contains others: all licences and citations, and any text all agree on."""
         found = list(parts)
 
-        def common(values: list[str]) -> str:
+        def join(name: str) -> Any:
+            values = [getattr(one, name) for one in found]
+            if getattr(UNSAID, name) == ():
+                return tuple(dict.fromkeys(text for value in values for text in value))
             return values[0] if values and len(set(values)) == 1 else ""
 
-        return cls(
-            title=common([one.title for one in found]),
-            description=common([one.description for one in found]),
-            license=tuple(dict.fromkeys(text for one in found for text in one.license)),
-            citation=tuple(dict.fromkeys(text for one in found for text in one.citation)),
-            homepage=common([one.homepage for one in found]),
-        )
+        return cls(**{spec.name: join(spec.name) for spec in fields(cls)})
 
 
 UNSAID = About()

@@ -22,6 +22,9 @@ FIELD_ORDER = (
 )
 """Fields that packing writes, in the order of the schema; a user's fields follow by name."""
 
+OF_VIDEOS = ("video", "frames", "seconds", "audio_lengths")
+"""Fields that packing writes only if samples are videos."""
+
 RESERVED = frozenset(FIELD_ORDER) - {"label"}
 """Names that a column of a table must not have, because packing writes these fields."""
 
@@ -45,14 +48,29 @@ def is_image_field(name: str) -> bool:
     return name == "image" or is_further_image(name)
 
 
+def video_name(image: str) -> str:
+    """Return the name of the video whose frames are in an image field: ``video`` for ``image``, ``*_video``."""
+    return image.removesuffix("image") + "video"
+
+
+def image_name(video: str) -> str:
+    """Return the name of the image field of a video's frames (`video_name`)."""
+    return video.removesuffix("video") + "image"
+
+
+def is_video_field(name: str) -> bool:
+    """Return whether a field is a video by its name, ``video`` or ``*_video``, if it holds (T, H, W, 3) uint8 arrays."""
+    return name == "video" or name.endswith("_video")
+
+
 def is_further_image(name: str) -> bool:
     """Return whether a name is ``*_image``, as ``--also`` packs second images."""
     return name.endswith("_image")
 
 
 def is_mask_name(name: str) -> bool:
-    """Return whether a field may be a mask or label map by its name: ``mask``, ``*_mask`` or ``*_image``.
+    """Return whether a field may be a mask or label map by its name: ``mask``, ``*_mask``, ``*_image`` or ``*_video``.
 
     Such a field is stored without loss, unless the user chooses another encoding for it by name.
     """
-    return is_further_image(name) or name.endswith("_mask") or name == "mask"
+    return is_further_image(name) or name.endswith(("_mask", "_video")) or name == "mask"

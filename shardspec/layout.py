@@ -2,17 +2,20 @@
 
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from shardspec.columns import Buffer
-from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry, Shard
+from shardspec.entries import CARD_NAME, COLUMNS_FOLDER, Column, FileEntry, Shard
 from shardspec.errors import (
+    DatasetChangedError,
     DatasetError,
     ManifestError,
     NotADatasetError,
@@ -28,7 +31,6 @@ from shardspec.wording import list_some, program, shorten
 MANIFEST_NAME = "manifest.json"
 REJECTS_NAME = "rejects.jsonl"
 ITEMS_NAME = "items.jsonl"
-CARD_NAME = "README.md"
 INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
 PLAN_NAME = "plan.json"
@@ -53,14 +55,6 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISLNK, "a link"),
 )
-
-
-class Stamp(NamedTuple):
-    """Identity of a file without its content. It differs after a replacement and is shared by hard links."""
-
-    inode: int
-    bytes: int
-    modified_ns: int
 
 
 @dataclass(frozen=True)
@@ -102,18 +96,8 @@ class Layout:
         return self.root / MANIFEST_NAME
 
     @property
-    def rejects(self) -> Path:
-        """Path of the rejects: one JSON line per reject and per run of frames without a sample."""
-        return self.root / REJECTS_NAME
-
-    @property
-    def items(self) -> Path:
-        """Path of the items: one JSON line per item, with its state."""
-        return self.root / ITEMS_NAME
-
-    @property
     def card(self) -> Path:
-        """Path of the description for other tools, which some formats have (`Format.card`)."""
+        """Path of the description for other tools, which some formats have (`Format.card`). No manifest lists it."""
         return self.root / CARD_NAME
 
     @property
@@ -125,10 +109,6 @@ class Layout:
     def reasons(self) -> Path:
         """Path of the reason of every reject, one JSON line each, if the last build packed nothing."""
         return self.build / REJECTS_NAME
-
-    def index(self, field: str) -> Path:
-        """Return the path of a scalar field's index file, which holds its values in row order."""
-        return self.root / INDEX_FOLDER / f"{field}.npy"
 
     def find_index(self, manifest: Manifest, field: str) -> FileEntry | None:
         """Return the entry of a scalar field's index file, or None. A column is its own index."""
@@ -170,18 +150,12 @@ class Layout:
         DatasetError
             If the manifest cannot be read.
         """
-        return self.load_stamped()[0]
-
-    def load_stamped(self) -> tuple[Manifest, Stamp]:
-        """Read and validate the manifest (`load`), and return the stamp of its file too."""
         try:
             self._check_links([MANIFEST_NAME])
             with os.fdopen(open_regular(self.manifest), "rb") as file:
-                stamp = _stamp_of(os.fstat(file.fileno()))
-                if stamp.bytes > MANIFEST_BYTES_MAX:
-                    raise ManifestError(
-                        place=self.manifest, expected=f"at most {MANIFEST_BYTES_MAX} bytes", found=stamp.bytes
-                    )
+                size = os.fstat(file.fileno()).st_size
+                if size > MANIFEST_BYTES_MAX:
+                    raise ManifestError(place=self.manifest, expected=f"at most {MANIFEST_BYTES_MAX} bytes", found=size)
                 data = file.read()
         except FileNotFoundError:
             if self.build.is_dir():
@@ -200,7 +174,24 @@ class Layout:
             ) from None
         except OSError as error:
             raise DatasetError(f"cannot be read: {system_reason(error)}", place=self.manifest) from error
-        return Manifest.loads(data, str(self.manifest)), stamp
+        return Manifest.loads(data, str(self.manifest))
+
+    def check_unchanged(self, manifest: Manifest, hint: str) -> None:
+        """Check that the folder does not hold another dataset than that of a manifest which was read before.
+
+        Raises
+        ------
+        DatasetChangedError
+            If it does.
+        """
+        try:
+            same = self.load().entries == manifest.entries
+        except DatasetError:
+            return
+        if not same:
+            raise DatasetChangedError(
+                place=self.root, expected="the dataset that was opened", found="another in its place", hint=hint
+            )
 
     def _describe_other(self) -> str:
         if not self.root.is_dir():
@@ -210,32 +201,19 @@ class Layout:
             return f"a folder that holds packed datasets ({list_some(inside)}): give one of them"
         return f"a folder without one: pack it first ('{program()} build')"
 
-    def stamp_manifest(self) -> Stamp | None:
-        """Return the stamp of the present manifest, or None.
-
-        When a dataset replaces another, its manifest is put in place before any file of the other is removed. A file
-        that was opened while the manifest still had its old stamp therefore belongs to the old dataset.
-        """
-        try:
-            return _stamp_of(os.stat(self.manifest))
-        except OSError:
-            return None
-
     def describe_build(self) -> str:
         """Describe the working folder, and what the user can do."""
         if self.reasons.exists():
             return f"a build that packed nothing, because no item yielded a sample: the reasons are in {self.reasons}"
         if not (self.build / PLAN_NAME).exists():
             return "an interrupted writer that cannot be resumed: run the program again, which replaces it"
+        with suppress(OSError, ValueError, RecursionError):
+            if "pieces" in json.loads((self.build / PLAN_NAME).read_bytes()):
+                return f"pieces of a build: '{program()} merge' makes a packed dataset from them"
         return "an unfinished build: repeat its command to resume it"
 
-    def check_sizes(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
+    def check_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Check that files exist with the sizes in the manifest, as regular files inside the folder.
-
-        Returns
-        -------
-        dict
-            Stamp of each file by name.
 
         Raises
         ------
@@ -246,7 +224,6 @@ class Layout:
         """
         entries = list(entries)
         self._check_links({entry.name.rpartition("/")[0] for entry in entries})
-        stamps = {}
         root = str(self.root)
         for entry in entries:
             path = f"{root}/{entry.name}"  # as text, because Path objects would double the time
@@ -266,8 +243,6 @@ class Layout:
                 raise ShardCorruptError(
                     place=path, expected=f"{entry.bytes} bytes", found=status.st_size, hint=_DISAGREE
                 )
-            stamps[entry.name] = _stamp_of(status)
-        return stamps
 
     def check_digest(self, entry: FileEntry) -> None:
         """Check that one file has the size and SHA-256 in the manifest.
@@ -399,10 +374,6 @@ def _check_regular(path: Path | str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         found = next((what for is_kind, what in _KINDS if is_kind(status.st_mode)), "a device")
         raise ShardCorruptError(f"cannot be read: expected a regular file, found {found}", place=path)
-
-
-def _stamp_of(status: os.stat_result) -> Stamp:
-    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _check_holes(path: Path, size: int) -> None:

@@ -8,11 +8,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shardspec.entries import UNSAID, About, Column, FileEntry, Generation, Shard, read_entries, strip_aside
+from shardspec.entries import CARD_NAME, REMOVE, UNSAID, About, Column, FileEntry, Generation, Shard, read_entries
 from shardspec.errors import ManifestError, Problems, SchemaError, VersionError
 from shardspec.formats import FORMATS
 from shardspec.formats.npy import npy_files
@@ -92,12 +92,18 @@ class Manifest:
         return tuple(shard for generation in self.generations for shard in generation.shards)
 
     @property
+    def newest(self) -> Generation:
+        """The last generation that packed samples."""
+        packed = (one for one in reversed(self.generations) if one.kind != REMOVE)
+        return next(packed, self.generations[-1])
+
+    @property
     def samples(self) -> int:
         """Number of samples."""
         return sum(shard.samples for shard in self.shards)
 
     def find_file(self, name: str) -> FileEntry | None:
-        """Return the index or report with this name, without the prefix `ASIDE`, or None."""
+        """Return the index or report with this name, without its tag, or None."""
         return next((entry for entry in self.files if entry.own_name == name), None)
 
     @cached_property
@@ -106,33 +112,11 @@ class Manifest:
 
         The hashed text is the canonical JSON (see `canonical_json`) of
         ``{"schema": <schema>, "shards": [[file name, file sha256], ...]}``, with files in the manifest's order and
-        names without `ASIDE`. If there are columns, ``"columns"`` lists their files in the same form.
+        names without tags. If there are columns, ``"columns"`` lists their files in the same form.
         """
         document: dict[str, Any] = {"schema": self.schema.to_json(), "shards": _digests(self.shards)}
         document |= {"columns": _digests(self.columns)} if self.columns else {}
         return sha256_json(document)
-
-    def with_own_names(self) -> "Manifest":
-        """Return the manifest with names without `ASIDE`, for a dataset that has replaced another."""
-
-        def own(entry: FileEntry) -> FileEntry:
-            return replace(entry, name=entry.own_name)
-
-        generations = tuple(
-            replace(
-                generation,
-                shards=tuple(
-                    replace(shard, name=strip_aside(shard.name), files=tuple(map(own, shard.files)))
-                    for shard in generation.shards
-                ),
-            )
-            for generation in self.generations
-        )
-        columns = tuple(
-            replace(column, name=strip_aside(column.name), files=tuple(map(own, column.files)))
-            for column in self.columns
-        )
-        return replace(self, generations=generations, files=tuple(map(own, self.files)), columns=columns)
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object, with `columns` and `about` only if there are any."""
@@ -207,7 +191,8 @@ class Manifest:
             if not document["generations"]:
                 problems.add("generations", expected="at least one")
             generations = read_entries(Generation, document["generations"], "generations", problems)
-            files = read_entries(FileEntry, document["files"], "files", problems)
+            listed = read_entries(FileEntry, document["files"], "files", problems)
+            files = tuple(entry for entry in listed if entry.own_name != CARD_NAME)  # earlier versions list the card
             if "columns" in document:
                 if not document["columns"]:
                     problems.add("columns", expected="at least one column, or no such key")

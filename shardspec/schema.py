@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from shardspec.codecs import codecs_of, image_types
+from shardspec.codecs import codecs_of, image_types, video_types
 from shardspec.errors import Problems, SchemaError
 from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
@@ -162,6 +162,12 @@ class Field:
                 expected=f"dtype |u1 and shape (H, W, 3) for codec {self.codec.name}",
                 found=f"{self.dtype} {self.shape}",
             )
+        if self.is_encoded_video and not self.is_video:
+            problems.add(
+                "codec",
+                expected=f"dtype |u1 and shape (T, H, W, 3) for codec {self.codec.name}",
+                found=f"{self.dtype} {self.shape}",
+            )
         if self.is_encoded_image and self.is_image and math.prod(known) > 3 * IMAGE_PIXELS_MAX:
             problems.add("shape", expected=f"an image of at most {IMAGE_PIXELS_MAX} pixels", found=self.shape)
         if self.classes is not None and (self.kind != "fixed" or self.shape != () or self.dtype[1:2] not in ("i", "u")):
@@ -194,6 +200,16 @@ class Field:
     def is_encoded_image(self) -> bool:
         """True if the codec encodes images only, so that the stored bytes are those of an image file."""
         return self.codec.name in image_types()
+
+    @property
+    def is_video(self) -> bool:
+        """True if the decoded value is a video, (T, H, W, 3) uint8 RGB."""
+        return self.dtype == "|u1" and len(self.shape) == 4 and self.shape[3] == 3
+
+    @property
+    def is_encoded_video(self) -> bool:
+        """True if the codec encodes videos only, so that the stored bytes are those of a video file."""
+        return self.codec.name in video_types()
 
     @property
     def sentinel(self) -> int:

@@ -54,9 +54,11 @@ def test_links_and_named_files_are_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_lines_are_short(page: Path) -> None:
-    text = re.sub(
-        r"^```\n.*?^```$", lambda output: "\n" * output[0].count("\n"), page.read_text("utf-8"), flags=re.M | re.S
-    )
+    def blank(block: re.Match[str]) -> str:
+        """Leave out the lines of output, which has no language."""
+        return block[0] if block[1] else "\n" * block[0].count("\n")
+
+    text = re.sub(r"^```(\w*)\n.*?^```$", blank, page.read_text("utf-8"), flags=re.M | re.S)
     lines = enumerate(text.splitlines(), 1)
     assert [number for number, line in lines if len(line) > WIDTH and not line.startswith(("|", "!["))] == []
 
@@ -80,7 +82,16 @@ def test_every_page_of_the_site_has_a_place_in_its_navigation() -> None:
     assert sorted(shown) == sorted({*pages, "repository/shardspec/SPEC.md"})
 
 
-def test_the_readme_is_for_people_in_a_hurry() -> None:
+def test_the_first_page_links_to_every_other() -> None:
+    docs = REPOSITORY / "docs"
+    linked = {
+        path.partition("#")[0] for path in re.findall(r"\]\(([^)\s]+)\)", (docs / "README.md").read_text("utf-8"))
+    }
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert pages - {"README.md"} <= linked
+
+
+def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) < README_LINES
 
 

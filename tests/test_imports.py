@@ -46,8 +46,8 @@ FLOORS: Mapping[str, tuple[str | tuple[str, ...], ...]] = {
         "jobs",
         "builds",
         "packed",
-        "known",
-        ("cluster", "environment"),
+        ("analysis", "known"),
+        "environment",
         "page",
         "cli",
     ),
@@ -88,6 +88,7 @@ HEAVY = (
     "albumentations",
     "av",
     "cv2",
+    "deflate",
     "dlib",
     "h5py",
     "jpeglib",
@@ -192,8 +193,7 @@ def is_ours(name: str) -> bool:
     return any(is_below(name, package) for package in PACKAGES)
 
 
-BUDGET = {"packer": 51_000, "readers": 19_000, "shardspec": 7_000, "benchmarks": 6_500, "tests": 57_000}
-BUDGET = {"packer": 49_400, "readers": 18_300, "shardspec": 6_900, "benchmarks": 5_900, "tests": 55_300}
+BUDGET = {"packer": 53_300, "readers": 18_700, "shardspec": 7_700, "benchmarks": 6_300, "tests": 58_200}
 
 
 @pytest.mark.parametrize("room", sorted(BUDGET))
@@ -441,9 +441,8 @@ def test_a_worker_that_keeps_images_loads_no_library_of_pixels() -> None:
         "from packer.recipe import Recipe\n"
         "from packer.steps.chain import StepResources, Pipeline\n"
         "from packer.steps.encode import Encoder\n"
-        "from packer.steps.plain import PlainImages\n"
         "recipe = Recipe()\n"
-        "assert PlainImages.of(recipe, Encoder(recipe))\n"
+        "Encoder(recipe)\n"
         "Pipeline(recipe, {}, StepResources())"
     )
     assert not loaded_by(code) & {*HEAVY, "filelock", "tqdm"} - {"simplejpeg"}

@@ -20,7 +20,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The datasets that the page names, in the current folder."""
-    write_faces(tmp_path / "faces", ROWS, codec="jpeg")
+    write_faces(tmp_path / "written", ROWS, codec="jpeg")
+    run_packer("convert", "written", "faces", "--format", "lmdb", "--quiet", cwd=tmp_path)  # files named as by a build
     (command,) = re.findall(r"^ {4}packer (.*?) *#", PAGE, re.MULTILINE)
     run_packer(*command.split(), "--quiet", cwd=tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -95,6 +96,8 @@ def test_polars(folder: Path) -> None:
 @pytest.mark.external
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("leaks_allowed")
-def test_hugging_face(folder: Path) -> None:
-    pytest.importorskip("datasets")
+def test_hugging_face(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    # The library's cache knows a dataset by its relative path, so it would give rows of other folders.
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
     assert len(last_value(block_with("load_dataset"))["train"]) == ROWS

@@ -122,7 +122,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("script", "before", "after"), [pytest.param(*case[:3], marks=case[3]) for case in CASES])
-def test_a_killed_script_goes_on_with_the_next_image(run, folder, images, script, before, after):
+def test_a_killed_script_resumes_with_the_next_image(run, folder, images, script, before, after):
     shutil.rmtree(folder / "run", ignore_errors=True)
     for left in folder.glob("*.ckpt"):
         left.unlink()
@@ -167,7 +167,7 @@ def test_the_lines_for_timms_own_script(folder, images, monkeypatch, release):
 
 
 @pytest.mark.parametrize(("page", "name"), [("photos", "imagenet"), ("forgeries", "faces")])
-def test_a_page_shows_the_data_part_of_its_script(page, name):
+def test_a_page_shows_the_data_section_of_its_script(page, name):
     text = (REPOSITORY / "docs" / "howto" / f"train_{page}.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(# Data\..*?)```", text, re.DOTALL)
     assert len(blocks) == 1

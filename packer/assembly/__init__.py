@@ -1,1 +1,1 @@
-"""Turn encoded rows into shards: row sources, the cut into shards, durable shards, and a writer per format."""
+"""Merge pieces and datasets into one dataset: schemas, reports, generations, rows, the cut, shards, and their writers."""

@@ -1,11 +1,11 @@
 """Write columns: fields stored outside the shards. A column becomes part of the dataset when the manifest lists it."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from packer.assembly.plan import BATCH_ROWS, shard_size
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.card import refresh_card
-from packer.workspace.durable import fsync_folder, fsync_tree, read_needed, remove_tree, write_durably, write_record
-from packer.workspace.replacement import COLUMN_DIGITS, FieldColumn, sweep_columns
+from packer.workspace.durable import fsync_tree, remove_tree, write_durably
+from packer.workspace.replacement import FieldColumn, put_files, sweep
 from shardspec.columns import Buffer, Columns, IntArray
-from shardspec.entries import COLUMNS_FOLDER, Column, FileEntry
-from shardspec.errors import DatasetError, Problems
+from shardspec.entries import COLUMNS_FOLDER, TAG_DIGITS, Column, FileEntry
+from shardspec.errors import DatasetError
 from shardspec.layout import Layout, describe_file
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.schema import Field, Schema
@@ -61,13 +61,13 @@ def _write_batches(
     fsync_tree(folder)
     files = [describe_file(folder, path) for path in sorted(folder.iterdir())]
     digest = sha256_json([[entry.name, entry.sha256] for entry in files])
-    name = f"{COLUMNS_FOLDER}/{field.name}-{digest[:COLUMN_DIGITS]}"
+    name = f"{COLUMNS_FOLDER}/{field.name}-{digest[:TAG_DIGITS]}"
     entries = tuple(FileEntry(f"{name}/{entry.name}", entry.bytes, entry.sha256) for entry in files)
     return Column(name, field.name, rows, entries), folder
 
 
-def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> None:
-    """Write the columns of a dataset for its rows after an update, and record their entries in the workspace.
+def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> list[FieldColumn]:
+    """Write the columns of a dataset for its rows after an update.
 
     Parameters
     ----------
@@ -75,16 +75,18 @@ def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, f
         Rows to leave out, ascending.
     further : int
         Number of new rows at the end. They have no values, so they get a sentinel, and False in the validity field.
+        Computed columns are left out if there are new rows.
     """
-    columns = list(manifest.columns)
+    columns = [column for column in manifest.columns if not (further and column.computed)]
     kept = np.delete(np.arange(manifest.samples), removed)
     with closing(PackedRows.of(workspace.out, check="size", manifest=manifest)) as source:
         for place, column in enumerate(columns if len(removed) or further else ()):
             field = manifest.schema[column.field]
             carry = partial(_carried, source, field, kept, further)
             lengths = _lengths(field, () if field.is_fixed else carry())
-            columns[place], _ = _write_batches(workspace.columns, field, lengths, len(kept) + further, carry())
-    write_record(workspace.column_entries, {"columns": [column.to_json() for column in columns]})
+            carried, _ = _write_batches(workspace.columns, field, lengths, len(kept) + further, carry())
+            columns[place] = replace(carried, computed=column.computed)
+    return [FieldColumn(manifest.schema[column.field], column) for column in columns]
 
 
 def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> Iterator[Any]:
@@ -100,14 +102,6 @@ def _carried(source: PackedRows, field: Field, kept: IntArray, further: int) -> 
             yield [nothing] * rows
 
 
-def carried_columns(workspace: Workspace, manifest: Manifest) -> list[FieldColumn]:
-    """Return the columns that `carry_columns` recorded."""
-    if not manifest.columns:
-        return []
-    found = (Column.from_json(one, Problems()) for one in read_needed(workspace.column_entries)["columns"])
-    return [FieldColumn(manifest.schema[column.field], column) for column in found if column is not None]
-
-
 def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
     """Return the sentinel for a missing value of variable size. For JSON, it is an empty document of the same kind."""
     if field.codec.name != "json":
@@ -116,7 +110,12 @@ def _empty(field: Field, values: Sequence[Buffer]) -> bytes:
 
 
 def change_columns(
-    workspace: Workspace, manifest: Manifest, dropped: Iterable[str], fields: Sequence[Field], columns: Columns
+    workspace: Workspace,
+    manifest: Manifest,
+    dropped: Iterable[str],
+    fields: Sequence[Field],
+    columns: Columns,
+    computed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Manifest:
     """Replace columns of the dataset atomically, by renaming the new manifest into place.
 
@@ -133,28 +132,25 @@ def change_columns(
         Fields whose columns are removed.
     columns : dict
         Values of the added `fields` in all rows.
+    computed : dict, optional
+        How the values of a field were computed (`Column.computed`), by field.
     """
     layout = Layout(workspace.out)
     if layout.columns.is_symlink():
         raise DatasetError(
             place=layout.columns, expected="a folder of the dataset", found="a link", hint="put a copy in its place"
         )
-    sweep_columns(layout, manifest)
+    sweep(layout, manifest)
     gone = {*dropped}
     kept = [column for column in manifest.columns if column.field not in gone]
     written = [write_column(workspace.root / COLUMNS_FOLDER, field, columns[field.name]) for field in fields]
+    written = [(replace(column, computed=computed.get(column.field, {})), path) for column, path in written]
     changed = with_columns(manifest, [*kept, *(column for column, _ in written)], {f.name: f for f in fields})
-    layout.columns.mkdir(exist_ok=True)
-    for column, folder in written:
-        if not _is_intact(layout, column):
-            remove_tree(layout.root / column.name)
-            os.replace(folder, layout.root / column.name)
-    fsync_folder(layout.columns)
-    fsync_folder(layout.root)
-    changed = refresh_card(layout, changed)
+    put_files(layout.root, [(folder / Path(e.name).name, e) for column, folder in written for e in column.files])
     if changed != manifest:
         write_durably(layout.manifest, changed.dumps())
-    sweep_columns(layout, changed)
+    sweep(layout, changed)
+    refresh_card(layout, changed)
     return changed
 
 
@@ -167,16 +163,6 @@ def has_columns(workspace: Workspace, manifest: Manifest, joined: JoinedColumns)
         and write_column(workspace.root / COLUMNS_FOLDER, field, joined.columns[field.name])[0] == known[field.name]
         for field in joined.fields
     )
-
-
-def _is_intact(layout: Layout, column: Column) -> bool:
-    """Return whether the dataset already has the same column, undamaged. Its name contains the digest of its files."""
-    try:
-        for entry in column.files:
-            layout.check_digest(entry)
-    except DatasetError:
-        return False
-    return True
 
 
 def with_columns(manifest: Manifest, columns: Iterable[Column], fields: Mapping[str, Field]) -> Manifest:

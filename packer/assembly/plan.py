@@ -1,78 +1,30 @@
-"""Plan the shards: cut the rows, in their stored order, by encoded size. Also write the shards and the index.
-
-The rows come from the parts of a build, from packed datasets, or from both for an update (`ROW_SOURCES`).
-"""
+"""Merge pieces and shards into shards: cut their rows, in the stored order, by encoded size, and write them and the index."""
 
 import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.records import NewGeneration
 from packer.assembly.shard import write_shard
+from packer.assembly.table import Lengths
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
 from packer.workspace.durable import damaged, fsync_file, fsync_tree, read_record, write_record, writing
+from packer.workspace.replacement import FieldColumn, describe_final
 from shardspec.columns import Columns, IntArray, allocate
-from shardspec.entries import FileEntry, read_entries
+from shardspec.entries import UNSAID, About, FileEntry, Generation, Shard, read_entries
 from shardspec.errors import Problems
-from shardspec.layout import sha256_file
-from shardspec.registry import ImportTarget, resolve
+from shardspec.layout import INDEX_FOLDER, sha256_file
 from shardspec.schema import Schema
-
-ROW_SOURCES: Mapping[str, ImportTarget] = {
-    "packed": ImportTarget("packer.assembly.packed_rows:PackedRows"),
-    "parts": ImportTarget("packer.builds.parts.rows:PartRows"),
-    "update": ImportTarget("packer.builds.parts.rows:UpdatedRows"),
-}
-
-Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-"""Array of encoded sizes in bytes, int32, or int64 if a size does not fit (`compact`)."""
-
-
-class RowSource(Protocol):
-    """Encoded rows in a fixed order, with a final schema."""
-
-    schema: Schema
-
-    def __len__(self) -> int: ...
-
-    def sizes(self) -> Mapping[str, Lengths]:
-        """Return the encoded size of every value, (rows,), by field of variable size."""
-        ...
-
-    def read(self, rows: IntArray, fields: Sequence[str]) -> Columns:
-        """Return the encoded values of rows in the given order."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
-
-
-def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
-    """Return a copy of lengths, as int32 if they fit."""
-    if lengths.max(initial=0) > np.iinfo(np.uint32).max:
-        return lengths.astype(np.int64)
-    return lengths.astype(np.uint32)
-
-
-def open_rows(config: Mapping[str, Any], workspace: Workspace) -> RowSource:
-    """Open the row source of an assembly plan.
-
-    Parameters
-    ----------
-    config : mapping
-        ``kind`` is a key of `ROW_SOURCES`; the other keys belong to that source.
-    """
-    source: RowSource = resolve("row source", config["kind"], ROW_SOURCES)(config, workspace)
-    return source
-
+from shardspec.typing.field_types import LABEL
 
 BATCH_BYTES = 16 * 10**6
 BATCH_ROWS = 1024
@@ -83,8 +35,53 @@ SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
 
 _SHARE_OF_EARLIER = 4
 
+LABELS = "labels"
+"""Key of the numbers of samples by label among the counts that a plan has noted."""
+
 _INDEX_ROWS = 1 << 13
 """Number of rows read at a time for the index."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How rows of pieces and datasets become a dataset, and what its manifest will list apart from new shards.
+
+    Attributes
+    ----------
+    rows : dict
+        The configuration with which workers open the rows (`packer.assembly.packed_rows.PackedRows`).
+    source : PackedRows
+        The same rows. Only their index fields need be readable.
+    format : str
+    generations : sequence of NewGeneration
+        All generations, in the stored order of their rows.
+    order : (rows,) int64 or None
+        The source's rows in their stored order, possibly a subset; None for all rows in the source's own order.
+    first_shard : int
+        The number in the name of the first shard.
+    before : mapping of str to Path, optional
+        In an update, the index of the dataset's rows that stay in their shards, by field.
+    columns : sequence of FieldColumn
+        The columns. The files of new columns are in ``space.columns``, in a folder named like the field.
+    wall_clock : mapping
+        Further keys of ``wall_clock``. The last line of a ``history`` gets the time of the commit.
+    about : About
+        Title, licence and citation.
+    noted : mapping
+        Counts for the result of the job. The numbers of samples by label are added.
+    """
+
+    rows: Mapping[str, Any]
+    source: PackedRows
+    format: str
+    generations: Sequence[NewGeneration]
+    order: IntArray | None = None
+    first_shard: int = 0
+    before: Mapping[str, Path] | None = None
+    columns: Sequence[FieldColumn] = ()
+    wall_clock: Mapping[str, Any] = field(default_factory=dict)
+    about: About = UNSAID
+    noted: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class ShardPlan:
     Attributes
     ----------
     rows : dict
-        The row source's configuration (`packer.assembly.plan.open_rows`).
+        The configuration of the rows (`packer.assembly.packed_rows.PackedRows`).
     cuts : tuple of int
         Shard k holds the positions ``cuts[k]`` to ``cuts[k + 1]`` (exclusive) of the stored order.
     sizes : tuple of ShardSize
@@ -108,6 +105,8 @@ class ShardPlan:
         SHA-256 of the file of the stored order; empty if the order is that of the source.
     files : tuple of FileEntry
         Finished files of the dataset that belong to no shard, below `Workspace.final`.
+    generations, columns, wall_clock, about, noted
+        See `Merge`.
     """
 
     rows: Mapping[str, Any]
@@ -119,11 +118,16 @@ class ShardPlan:
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     order_digest: str = ""
     files: tuple[FileEntry, ...] = ()
+    generations: tuple[NewGeneration, ...] = ()
+    columns: tuple[FieldColumn, ...] = ()
+    wall_clock: Mapping[str, Any] = field(default_factory=dict)
+    about: About = UNSAID
+    noted: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def source(self) -> RowSource:
+    def source(self) -> PackedRows:
         """Source of the rows."""
-        return open_rows(self.rows, self.workspace)
+        return PackedRows(self.rows, self.workspace)
 
     @cached_property
     def order(self) -> IntArray | None:
@@ -160,6 +164,9 @@ class ShardPlan:
             fsync_file(self.workspace.order)
         document = {name: value for name, value in vars(self).items() if name in _SAVED}
         document |= {"sizes": [vars(size) for size in self.sizes], "files": [entry.to_json() for entry in self.files]}
+        document["generations"] = [[one.generation.to_json(), one.rows, one.shard_bytes] for one in self.generations]
+        document["columns"] = [[field.to_json(), column.to_json()] for field, column in self.columns]
+        document["about"] = self.about.to_json()
         write_record(self.workspace.assembly, document)
 
     @classmethod
@@ -168,50 +175,46 @@ class ShardPlan:
         document = read_record(workspace.promised(workspace.assembly))
         sizes = tuple(ShardSize(**size) for size in document.pop("sizes"))
         files = read_entries(FileEntry, document.pop("files"), "files", Problems())
-        return cls(cuts=tuple(document.pop("cuts")), sizes=sizes, files=files, workspace=workspace, **document)
+        made = tuple(NewGeneration.from_json(*one) for one in document.pop("generations"))
+        columns = tuple(FieldColumn.from_json(*one) for one in document.pop("columns"))
+        about = About.from_json(document.pop("about"), Problems()) or UNSAID
+        return cls(
+            cuts=tuple(document.pop("cuts")),
+            sizes=sizes,
+            files=files,
+            workspace=workspace,
+            generations=made,
+            columns=columns,
+            about=about,
+            **document,
+        )
+
+    def assign(self, shards: Sequence[Shard]) -> list[Generation]:
+        """Return the generations with the new shards. No shard has rows of two generations."""
+        shared, first, stop = [], 0, 0
+        for one in self.generations:
+            stop += one.rows
+            last = first
+            while last < len(shards) and self.cuts[last + 1] <= stop:
+                last += 1
+            old = one.generation
+            shared.append(replace(old, shards=(*old.shards, *shards[first:last])))
+            first = last
+        return shared
 
 
-_SAVED = ("rows", "format", "cuts", "first", "key", "order_digest")
+_SAVED = ("rows", "format", "cuts", "first", "key", "order_digest", "wall_clock", "noted")
 
 
-class ShardRun(NamedTuple):
-    """A run of stored rows that shares no shard with other runs.
+def merge_rows(merge: Merge, workspace: Workspace) -> ShardPlan:
+    """Cut the rows of a merge into shards by encoded size, with at least one row each, and write the index.
 
-    Attributes
-    ----------
-    shard_bytes : int or None
-        Most encoded bytes in a shard. Only a single larger row may exceed this. None chooses the size (`_most_bytes`).
+    The reports must be written. The caller saves the plan.
     """
-
-    rows: int
-    shard_bytes: int | None
-
-
-def plan_assembly(
-    workspace: Workspace,
-    rows: Mapping[str, Any],
-    source: RowSource,
-    format: str,
-    pieces: Sequence[ShardRun],
-    order: IntArray | None = None,
-    first: int = 0,
-) -> ShardPlan:
-    """Cut the rows into shards by encoded size, with at least one row each.
-
-    Parameters
-    ----------
-    rows : mapping
-        The configuration of the row source.
-    pieces : sequence of ShardRun
-        All rows, in their stored order.
-    order : (rows,) int64 or None
-        The source's rows in stored order, possibly a subset. None means all rows in the order of the source.
-    first : int
-        The number of the first shard in its name.
-    """
+    source, order = merge.source, merge.order
     lengths = source.sizes()
     bytes_of = row_sizes(source.schema, lengths, len(source))
-    cuts = _cut_pieces(bytes_of if order is None else bytes_of[order], pieces)
+    cuts = _cut_generations(bytes_of if order is None else bytes_of[order], merge.generations)
     sizes = []
     for start, stop in itertools.pairwise(cuts):
         at = slice(start, stop) if order is None else order[start:stop]
@@ -222,7 +225,22 @@ def plan_assembly(
         np.save(temporary, order)
         temporary.replace(workspace.order)
         digest = sha256_file(workspace.order)
-    return ShardPlan(rows, format, cuts, tuple(sizes), workspace, first, order_digest=digest)
+    write_index(source, order, workspace.final / INDEX_FOLDER, merge.before)
+    return ShardPlan(
+        merge.rows,
+        merge.format,
+        cuts,
+        tuple(sizes),
+        workspace,
+        merge.first_shard,
+        order_digest=digest,
+        files=describe_final(workspace),
+        generations=tuple(merge.generations),
+        columns=tuple(merge.columns),
+        wall_clock=merge.wall_clock,
+        about=merge.about,
+        noted={**merge.noted, LABELS: sorted(count_labels(workspace.final / INDEX_FOLDER / f"{LABEL}.npy").items())},
+    )
 
 
 class PlannedShards:
@@ -260,7 +278,7 @@ class PlannedShards:
 
 
 def write_index(
-    source: RowSource,
+    source: PackedRows,
     order: IntArray | None,
     folder: Path,
     before: Mapping[str, Path] | None = None,
@@ -310,6 +328,17 @@ def write_index(
             append(name, columns.pop(name)[places])
 
 
+def count_labels(index: Path) -> dict[int, int]:
+    """Return the number of samples by label, from the index file of the field. Without labels, the result is empty."""
+    try:
+        labels = np.load(index, mmap_mode="r")
+    except FileNotFoundError:
+        return {}
+    if labels.dtype.kind not in "iu":
+        return {}
+    return dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True))
+
+
 def shuffled(rows: int, seed: int) -> IntArray:
     """Return the row numbers in a random order drawn from a seed."""
     return np.random.Generator(np.random.PCG64(seed)).permutation(rows)
@@ -324,7 +353,7 @@ def row_sizes(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> npt.
 
 
 def _most_bytes(shard_bytes: int | None, before: int) -> int:
-    """Return the largest encoded size of a shard, given the size of the piece's earlier shards.
+    """Return the largest encoded size of a shard, given the size of the generation's earlier shards.
 
     By default it is a quarter of the size of the earlier shards, within bounds. One worker writes the last shard while
     the others are idle, so the last shard should be a small part of the whole.
@@ -342,7 +371,7 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[
     bytes_of : (rows,) int64
         Encoded size of each row in bytes.
     shard_bytes : int or None
-        See `ShardRun`.
+        See `NewGeneration`.
     """
     ends = np.cumsum(bytes_of)
     cuts = [0]
@@ -359,18 +388,18 @@ def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> Sha
     return ShardSize(rows, totals)
 
 
-def read_batches(source: RowSource, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
+def read_batches(source: PackedRows, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
     """Yield the rows in batches for a writer."""
     step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
     for first in range(0, len(rows), step):
         yield source.read(rows[first : first + step], fields)
 
 
-def _cut_pieces(bytes_of: npt.NDArray[np.int64], pieces: Sequence[ShardRun]) -> tuple[int, ...]:
+def _cut_generations(bytes_of: npt.NDArray[np.int64], made: Sequence[NewGeneration]) -> tuple[int, ...]:
     cuts = [0]
-    for piece in pieces:
+    for one in made:
         start = cuts[-1]
-        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + piece.rows], piece.shard_bytes)[1:]]
+        cuts += [start + cut for cut in cut_rows(bytes_of[start : start + one.rows], one.shard_bytes)[1:]]
     assert cuts[-1] == len(bytes_of)
     return tuple(cuts)
 

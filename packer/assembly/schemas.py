@@ -1,19 +1,92 @@
-"""Unite the schemas of several packed datasets, and adapt encoded values to the common schema without decoding them."""
+"""Settle the schema of pieces, unite the schemas of several datasets, and adapt encoded values to the common schema.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+Encoded images are not decoded.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as attribute
 from typing import Any
 
 import numpy as np
 
+from packer.assembly.piece import ColumnSpec, PieceColumns
 from shardspec.codecs import codec_for
 from shardspec.errors import SchemaError
-from shardspec.schema import NO_CLASS, Field, Schema, class_name
-from shardspec.typing.field_types import common_shape
+from shardspec.points import LAYOUTS
+from shardspec.schema import NO_CLASS, Field, NamedConfig, Schema, class_name
+from shardspec.typing.field_types import FieldType, Shape, common_shape
 from shardspec.wording import LENGTH, LISTED, cut, shorten
 
 Adapt = Callable[[Any], Any]
 """Adapts a column of one dataset (`shardspec.columns`) to the common field."""
+
+LOSSLESS_CODEC = NamedConfig("png")
+"""Codec of image fields named like masks, regardless of the recipe, because they may be label maps."""
+
+LOSSLESS_VIDEO_CODEC = NamedConfig("ffv1")
+"""Codec of video fields named like masks."""
+
+_LAYOUTS = {len(layout.names): name for name, layout in LAYOUTS.items()}
+"""The point layout of a field ``landmarks``, by its number of points."""
+
+
+@dataclass(frozen=True)
+class FieldRules:
+    """Rules by which the columns of pieces become fields.
+
+    Attributes
+    ----------
+    image_codec : NamedConfig
+        Codec of images that are not declared.
+    classes : dict of str to list of str
+        Class names by field.
+    declared : dict of str to FieldType, optional
+        Declared fields, with their codecs and varying axes.
+    """
+
+    image_codec: NamedConfig
+    classes: Mapping[str, Sequence[str]] = attribute(default_factory=dict)
+    declared: Mapping[str, FieldType] | None = None
+
+    def fits(self, columns: PieceColumns, schema: Schema) -> bool:
+        """Return whether rows with these columns may fit into a schema, apart from their shapes."""
+        if columns.keys() != set(schema.names):
+            return False
+        return all(self.fits_field(spec, schema[name]) for name, spec in columns.items())
+
+    def fits_field(self, spec: ColumnSpec, field: Field) -> bool:
+        """Return whether values of a column may fit into a field, apart from their shapes."""
+        if len(field.shape) != spec.ndim:
+            return False
+        own = self.make_field(field.name, spec, field.shape)
+        return (own.kind, own.dtype, own.codec) == (field.kind, field.dtype, field.codec)
+
+    def make_field(self, name: str, spec: ColumnSpec, shape: Shape, names: Iterable[str] = ()) -> Field:
+        """Return the field that a column becomes.
+
+        Parameters
+        ----------
+        shape : tuple
+            The common shape of the values (`common_shape`).
+        names : iterable of str
+            All values of a column of class names.
+        """
+        declared = (self.declared or {}).get(name, FieldType("image", codec=self.image_codec))
+        shape = declared.shape if declared.settled else shape
+        if spec.kind == "sequence" or (spec.ndim == 4 and spec.kind in ("image", "lossless")):
+            shape = (None, *shape[1:])
+        if spec.kind == "image":
+            kind = FieldType("image", codec=declared.codec or self.image_codec)
+        elif spec.kind == "lossless":
+            kind = FieldType("image", codec=LOSSLESS_CODEC if spec.ndim == 3 else LOSSLESS_VIDEO_CODEC)
+        elif spec.kind == "sequence":
+            kind = FieldType("array", spec.dtype, in_time=True)
+        else:
+            kind = FieldType(spec.kind, spec.dtype)
+        classes = sorted(names) if spec.kind == "class" else self.classes.get(name)
+        layout = _LAYOUTS.get(shape[0] or 0) if name == "landmarks" and len(shape) == 2 else None
+        return kind.to_field(name, shape, classes, layout)
 
 
 def unite_schemas(schemas: Sequence[Schema]) -> Schema:
@@ -47,6 +120,27 @@ def adapter(found: Field, united: Field) -> Adapt | None:
         read, write = codec_for(found), codec_for(united)
         return lambda column: [write.encode(value if found.is_fixed else read.decode(value)) for value in column]
     return None
+
+
+def extend_schema(base: Schema, found: Schema) -> Schema:
+    """Return the common schema of a dataset and rows that are added to it.
+
+    Raises
+    ------
+    SchemaError
+        If the schemas cannot be united, or if the values of the dataset would be stored in another way.
+    """
+    united = unite_schemas([base, found])
+    for known in base:
+        field, names = united[known.name], [class_name(name) for name in known.classes or ()]
+        stays = field.codec.name != "raw" or (field.kind, field.shape) == (known.kind, known.shape)
+        if not stays or names != [class_name(name) for name in field.classes or ()][: len(names)]:
+            raise SchemaError(
+                place=f"field {known.name!r}",
+                expected=f"values of shape {known.shape}, as in the dataset",
+                found=f"{found[known.name].shape}",
+            )
+    return united
 
 
 def _renumber(found: Field, united: Field) -> Adapt:

@@ -1,25 +1,25 @@
 """Write one durable shard from batches of rows: write, flush, digest, record, then publish.
 
 Each attempt writes to a separate folder. Renaming this folder to the shard's name publishes the shard. The rename fails
-if the name is taken, so only one attempt counts, and a worker that was believed dead changes nothing. Only the
-coordinating process moves published files into the dataset's folder (`place_shard`). The shard's record stays behind, so
-the name remains taken.
+if the name is taken, so only one attempt counts, and a worker that was believed dead changes nothing. The files are moved
+into the dataset's folder by the commit (`packer.workspace.replacement`).
 """
 
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import fsync_tree, publish_folder, read_record, remove_tree, write_record
+from packer.workspace.durable import check_files, fsync_tree, publish_folder, read_record, remove_tree, write_record
 from packer.workspace.paths import RECORD_NAME, temporary_path
 from shardspec.columns import Columns
-from shardspec.entries import Shard
+from shardspec.entries import TAG_DIGITS, Shard
 from shardspec.errors import BuildError, Problems
 from shardspec.formats import get_format
 from shardspec.layout import describe_file
+from shardspec.manifest import sha256_json
 from shardspec.registry import resolve
 from shardspec.schema import Schema
 
@@ -39,6 +39,8 @@ def write_shard(
     ----------
     published : Path
         The folder to publish the shard as. Its parent must exist. If the folder itself exists, nothing is written.
+    name : str
+        Name without a tag. The tag follows from the contents.
     batches : iterable of Columns
         All rows, in order.
     owner : str
@@ -74,30 +76,25 @@ def published_shard(published: Path) -> Shard | None:
         return None
 
 
-def place_shard(root: Path, published: Path) -> Shard | None:
-    """Move the remaining files of a published shard into the dataset's folder, and return the shard's manifest entry.
-
-    Return None if no shard was published, or if one of its files is missing or has another size. The moves are not
-    flushed: if the machine crashes, the files may still be in their old place.
+def check_shard(root: Path, published: Path) -> Shard | None:
+    """Return the manifest entry of a published shard after checking its files, or None if the shard must be written again.
 
     Parameters
     ----------
     root : Path
-        The dataset's folder. An older file of the same name is replaced.
+        The dataset's folder, to which an interrupted commit may have moved some of the files.
     published : Path
         See `write_shard`.
     """
     shard = published_shard(published)
     if shard is None:
         return None
-    for path in sorted(published.iterdir()):
-        if path.name == RECORD_NAME:
-            continue
-        target = root / path.name
-        if target.is_dir():
-            remove_tree(target)
-        os.replace(path, target)
-    return None if any(_size(root / entry.name) != entry.bytes for entry in shard.files) else shard
+    try:
+        for entry in shard.files:
+            check_files(published if (published / entry.name).exists() else root, [entry])
+    except BuildError:
+        return None
+    return shard
 
 
 def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize, batches: Iterable[Columns]) -> Shard:
@@ -106,7 +103,12 @@ def _write(folder: Path, format: str, name: str, schema: Schema, size: ShardSize
         flushed = thread.submit(fsync_tree, folder)
         files = tuple(describe_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file())
         flushed.result()
-    shard = Shard(name, size.samples, block_rows, files)
+    tag = sha256_json([[entry.name, entry.sha256] for entry in files])[:TAG_DIGITS]
+    tagged = f"{name}-{tag}"
+    for path in sorted(folder.iterdir()):
+        path.rename(folder / f"{tagged}{path.name.removeprefix(name)}")
+    files = tuple(replace(entry, name=f"{tagged}{entry.name.removeprefix(name)}") for entry in files)
+    shard = Shard(tagged, size.samples, block_rows, files)
     write_record(folder / RECORD_NAME, shard.to_json())
     return shard
 
@@ -125,10 +127,3 @@ def _write_files(
         raise
     writer.close()
     return writer.block_rows
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1

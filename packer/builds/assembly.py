@@ -1,14 +1,14 @@
-"""Read the parts of a build while tasks are running, and then write its reports, settle its schema, and plan its shards."""
+"""Read the pieces of a build while tasks are running, and then merge them: reports, schema, generations, rows."""
 
 import errno
 import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
@@ -17,35 +17,43 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import carry_columns
-from packer.assembly.plan import ShardRun, shuffled
-from packer.builds.generations import BuildTotals, arrange_generations
-from packer.builds.parts.part import Part, PartColumns, open_part
-from packer.builds.parts.rows import RowTable, UpdatedRows, describe_rows, describe_updated, find_rows
-from packer.builds.parts.schema import SchemaSettler, count_columns, settled_reports
+from packer.assembly.inputs import describe_pieces
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.piece import ColumnSpec, Piece, PieceColumns, PiecePlaces, count_columns, open_piece
+from packer.assembly.plan import Merge, shuffled
+from packer.assembly.records import ItemIdentity, NewGeneration, ReportWriter, reported_items
+from packer.assembly.schemas import FieldRules, extend_schema
+from packer.assembly.table import RowTable
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, source_row
-from packer.builds.reports import BaseReports, ItemIdentity, ReportWriter
+from packer.builds.records import (
+    BuildTotals,
+    PackingCounts,
+    arrange_generations,
+    continue_history,
+    describe_item,
+    settled_reports,
+)
 from packer.builds.update.compare import UpdatePlan
-from packer.jobs.plan import RowLayout, Task
+from packer.jobs.plan import Task
 from packer.jobs.stages import failed_item
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
-from packer.steps.encode import ColumnSpec, declared_fields, image_codec
+from packer.steps.encode import declared_fields, image_codec
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
 from packer.workspace.shared_files import map_files
 from readers.formats.machine import available_processors
-from shardspec.entries import Counts, strip_aside
+from shardspec.columns import IntArray
+from shardspec.entries import Counts, strip_tag
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.layout import REJECTS_NAME, Layout
 from shardspec.manifest import Manifest
-from shardspec.points import LAYOUTS
-from shardspec.schema import Schema
 from shardspec.wording import LONG, counted, cut, program, shorten
 
 _AT_A_TIME = 4
-"""Number of parts to read between two events of workers. More than this would keep the workers waiting."""
+"""Number of pieces to read between two events of workers. More than this would keep the workers waiting."""
 
 _SHOWN_REASONS = 3
 
@@ -53,7 +61,7 @@ _NOT_THERE = os.strerror(errno.ENOENT)
 
 
 class BuildAssembler:
-    """Reads the parts of a build while tasks are running, and plans the shards after the last task.
+    """Reads the pieces of a build while tasks are running, and merges them after the last task.
 
     Parameters
     ----------
@@ -63,6 +71,8 @@ class BuildAssembler:
         See `packer.builds.job.BuildJob`.
     rejects : bool
         Whether items may be rejected; otherwise the first reject is an error.
+    places : PiecePlaces
+        The folders of the pieces.
     """
 
     def __init__(
@@ -74,172 +84,186 @@ class BuildAssembler:
         comparison: UpdatePlan | None,
         *,
         rejects: bool,
+        places: PiecePlaces,
     ) -> None:
         self._space = space
+        self._places = places
         self._plan = plan
-        self._recipe = Recipe.from_options(plan.recipe)
+        self._recipe = plan.options
         self._digests = digests
-        self._declaration = declaration
         self._comparison = comparison
         self._rejects = rejects
+        fields = declared_fields(self._recipe) if declaration is None else declaration.fields
+        self._rules = FieldRules(image_codec(self._recipe), plan.classes, fields)
         self._count = Counter[tuple[tuple[str, ColumnSpec], ...]]()
         self._finished: set[int] = set()
         self._begin({})
 
-    def _begin(self, columns: PartColumns) -> None:
-        """Start a pass over the parts, in which the rows with these columns are used."""
-        self._columns, self._settler, self._reports = columns, self._make_settler(), self._make_reports()
-        self._settler.begin(columns)
-        self._rows, self._table = array("q"), RowTable(columns)
+    def _begin(self, columns: PieceColumns) -> None:
+        """Start a pass over the pieces, in which the rows with these columns are used."""
+        compared = self._comparison
+        base = None if compared is None else reported_items(compared.layout, compared.base)
+        self._reports = ReportWriter(self._space.final, base, None if compared is None else compared.gone)
+        self._counts = PackingCounts()
+        self._rows, self._table = array("q"), RowTable(columns, self._rules)
         self._failed: ItemReport | None = None
 
     def read(self, finished: Iterable[int] = ()) -> None:
-        """Record further finished tasks, and read a few of their parts, in task order."""
+        """Record further finished tasks, and read a few of their pieces, in task order."""
         self._finished.update(finished)
         first = len(self._rows)
         tasks = list(takewhile(self._finished.__contains__, range(first, first + _AT_A_TIME)))
-        for part in self._open(tasks) if tasks else ():
-            self._add(part)
+        for piece in self._open(tasks) if tasks else ():
+            self._add(piece)
         self._finished.difference_update(tasks)
 
     def close(self) -> None:
         """Close the files."""
         self._reports.close()
 
-    def assemble(self) -> RowLayout:
+    def assemble(self) -> Merge:
         """Write the reports and settle the schema.
 
         Raises
         ------
         TooManyRejectsError
             If no item yielded a sample.
+        UsageError
+            If the rows do not fit into the dataset that is updated, or if it would have no samples.
+        DatasetError
+            If a shard to copy samples from does not match the manifest.
         """
         space, recipe, compared = self._space, self._recipe, self._comparison
         with closing(self):
             self._read_rest()
         if self._failed is not None and not self._rejects:
             raise failed_item(self._failed.name, f"{self._failed.step}: {self._failed.reason}")
-        totals = BuildTotals.of_reports(self._reports, recipe, self._plan.ignored)
-        totals.save(space)
-        counts = totals.counts
+        counts = self._reports.counts(self._plan.ignored)
         if not counts.samples and compared is None:
             raise _give_up(space, counts, recipe)
-        self._table.schema = self._settle(self._settler)
-        config = describe_rows(self._columns, self._rows, self._table.schema)
+        table = self._table
+        table.settle()
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
-        made = arrange_generations(self._plan, totals, compared)
-        pieces = [ShardRun(one.rows, recipe.shard_size) for one in made]
-        added = RowLayout(config, recipe.format, pieces, order, source=self._table)
-        return added if compared is None else self._assemble_update(compared, added, counts.samples)
+        pieces = [describe_pieces(table, self._rows, self._places)] if counts.samples else []
+        made = arrange_generations(self._plan, counts, compared, self._reports.left)
+        noted = asdict(BuildTotals.of_counts(self._counts, self._reports.mended, recipe))
+        if compared is None:
+            rows: dict[str, Any] = {"inputs": pieces}
+            return Merge(rows, PackedRows(rows, space, table=table), recipe.format, made, order, noted=noted)
+        self._check_fit(compared.base)
+        return self._assemble_update(compared, pieces, made, order, noted)
 
     def _read_rest(self) -> None:
-        """Read the remaining parts and finish the reports.
+        """Read the remaining pieces and finish the reports.
 
-        The most common columns are known only now. If they differ from those of the first part with rows, all parts are
+        The most common columns are known only now. If they differ from those of the first piece with rows, all pieces are
         read again.
         """
         tasks = len(self._plan.tasks)
-        for part in self._open(range(len(self._rows), tasks)):
-            self._add(part)
+        for piece in self._open(range(len(self._rows), tasks)):
+            self._add(piece)
         columns = self._choose_columns()
-        if self._columns != columns:
+        if self._table.columns != columns:
             self.close()
             self._begin(columns)
-            for part in self._open(range(tasks)):
-                self._take_rows(part)
+            for piece in self._open(range(tasks)):
+                self._take_rows(piece)
         self._reports.finish()
 
-    def _open(self, tasks: Iterable[int]) -> Iterator[Part]:
-        return map_files(self._space.root, partial(open_part, self._space), tasks)
+    def _open(self, tasks: Iterable[int]) -> Iterator[Piece]:
+        return map_files(self._space.root, partial(open_piece, self._space, self._places), tasks)
 
-    def _add(self, part: Part) -> None:
-        found = count_columns(part)
+    def _add(self, piece: Piece) -> None:
+        found = count_columns(piece)
         self._count.update(found)
-        if not self._columns and found:
-            self._columns = dict(found.most_common(1)[0][0])
-            self._settler.begin(self._columns)
-            self._table = RowTable(self._columns)
-        self._take_rows(part)
+        if not self._table.columns and found:
+            self._table = RowTable(dict(found.most_common(1)[0][0]), self._rules)
+        self._take_rows(piece)
 
-    def _take_rows(self, part: Part) -> None:
-        """Collect what the part of the next task has about rows with the chosen columns."""
+    def _take_rows(self, piece: Piece) -> None:
+        """Collect what the piece of the next task has about rows with the chosen columns."""
         task = self._plan.tasks[len(self._rows)]
-        reports = list(settled_reports(part, self._columns))
-        if self._failed is None:
-            self._failed = next((report for report in reports if not report.samples and not report.empty), None)
-        self._reports.add(reports, self._identify(task), self._rows_of(task))
-        self._rows.append(self._settler.add(part))
-        rows = part.group(self._columns)
-        if rows is not None:
-            self._table.add(rows)
+        row_of = self._rows_of(task)
+        for place, (report, identity) in enumerate(
+            zip(settled_reports(piece, self._table.columns), self._identify(task), strict=True)
+        ):
+            rejected = not report.samples and not report.empty
+            if rejected and self._failed is None:
+                self._failed = report
+            item = describe_item(report, identity, row_of(place) if rejected else {})
+            if self._comparison is None:
+                self._reports.add(item)
+            else:
+                self._reports.put(item, identity.number)
+            self._counts.add(report)
+        self._rows.append(self._table.add(piece))
 
-    def _choose_columns(self) -> PartColumns:
+    def _choose_columns(self) -> PieceColumns:
         """Return the most common columns, in a tie the first; an empty dict if no item yielded a sample.
 
-        All parts are counted, so neither the order of the items nor the number of workers affects the choice. In an
+        All pieces are counted, so neither the order of the items nor the number of workers affects the choice. In an
         update, columns that fit the dataset take precedence.
         """
         ranked = [dict(columns) for columns, _ in self._count.most_common()]
         schema = None if self._comparison is None else self._comparison.base.shard_schema
-        fitting = (one for one in ranked if schema is None or self._settler.fits(one, schema))
+        fitting = (one for one in ranked if schema is None or self._rules.fits(one, schema))
         return next(fitting, ranked[0] if ranked else {})
 
-    def _make_settler(self) -> SchemaSettler:
-        layouts = {len(layout.names): name for name, layout in LAYOUTS.items()}
-        fields = declared_fields(self._recipe) if self._declaration is None else self._declaration.fields
-        return SchemaSettler(image_codec(self._recipe), self._plan.classes, layouts, fields)
-
-    def _make_reports(self) -> ReportWriter:
-        space, compared = self._space, self._comparison
-        before = None if compared is None else BaseReports(compared.layout, compared.base, compared.gone)
-        return ReportWriter(space.final / REJECTS_NAME, space.final / ITEMS_NAME, before)
-
-    def _assemble_update(self, compared: UpdatePlan, added: RowLayout, samples: int) -> RowLayout:
-        """Plan shards for the new rows. If samples are removed, the new shards also hold the rows that are kept.
-
-        Raises
-        ------
-        UsageError
-            If no sample would be left.
-        DatasetError
-            If a shard to copy samples from does not match the manifest.
-        """
-        base, space = compared.base, self._space
+    def _assemble_update(
+        self,
+        compared: UpdatePlan,
+        pieces: list[dict[str, Any]],
+        made: Sequence[NewGeneration],
+        order: IntArray | None,
+        noted: Mapping[str, Any],
+    ) -> Merge:
+        """Merge the new rows, and if samples are removed, also the rows that are kept."""
+        base, space, counts = compared.base, self._space, self._reports.counts(self._plan.ignored)
         if compared.rewrites:  # check the shards before reading the sizes that decide how rows are cut
             _check_shards(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
-        carry_columns(space, base, removed, samples)
-        first = _next_shard(base, space)
-        if not compared.rewrites:
-            return replace(added, first_shard=first, before=_index_files(compared.layout, base))
-        if len(removed) == base.samples and not samples:
-            discard(space, aside=True)
+        columns = carry_columns(space, base, removed, counts.samples)
+        if len(removed) == base.samples and not counts.samples:
+            discard(space)
             raise UsageError(
                 place=compared.layout.root,
                 expected="an update that leaves samples",
                 found=f"one that removes all {base.samples} and adds none",
                 hint="give another source, or pack this one into another folder",
             )
-        kept = np.delete(np.arange(base.samples), removed)
-        order = base.samples + (np.arange(samples) if added.order is None else added.order)
-        rows = describe_updated(base, added.rows)
-        source = UpdatedRows(rows, space, added.source)
-        return replace(added, rows=rows, order=np.concatenate([kept, order]), first_shard=first, source=source)
+        dataset = {"path": str(compared.layout.root), "digest": base.digest, "columns": False}
+        inputs = [dataset, *pieces]
+        if compared.rewrites:
+            kept = np.delete(np.arange(base.samples), removed)
+            added = base.samples + (np.arange(counts.samples) if order is None else order)
+            order = np.concatenate([kept, added])
+        elif pieces:
+            inputs = [{**pieces[0], "schema": extend_schema(base.shard_schema, self._table.schema).to_json()}]
+        rows: dict[str, Any] = {"inputs": inputs}
+        if not (compared.rewrites or pieces):  # only the reports change
+            rows["shards"], order = [], np.empty(0, np.int64)
+        # The digests of the shards have been compared above. Workers compare them again before they copy rows.
+        source = PackedRows({**rows, "check": "size"}, space, [base], self._table if pieces else None)
+        return Merge(
+            rows,
+            source,
+            self._recipe.format,
+            made,
+            order,
+            _next_shard(base),
+            None if compared.rewrites else _index_files(compared.layout, base),
+            columns,
+            continue_history(made, counts, compared),
+            noted=noted,
+        )
 
-    def _settle(self, settler: SchemaSettler) -> Schema:
-        """Return the schema of the rows, or in an update the schema of the extended dataset.
-
-        Raises
-        ------
-        UsageError
-            If the rows do not fit into the dataset.
-        """
-        if self._comparison is None:
-            return settler.settle()
+    def _check_fit(self, base: Manifest) -> None:
+        """Check that the new rows fit into the dataset."""
         try:
-            return settler.settle_into(self._comparison.base.shard_schema)
+            if len(self._table):
+                extend_schema(base.shard_schema, self._table.schema)
         except SchemaError as error:
-            discard(self._space, aside=True)  # resuming this build would fail again
+            discard(self._space)  # resuming this build would fail again
             raise UsageError(
                 expected="samples that fit into the dataset",
                 found="others",
@@ -271,10 +295,45 @@ class BuildAssembler:
             yield ItemIdentity(digests[digits * place : digits * (place + 1)], index)
 
 
-def _next_shard(base: Manifest, space: Workspace) -> int:
-    """Return a shard number larger than that of any shard or file in the folder."""
-    names = [*(shard.name for shard in base.shards), *(path.name for path in space.out.iterdir())]
-    found = (re.match(r"shard-([0-9]+)", strip_aside(name)) for name in names)
+def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
+    """Return the rows of some items of a dataset, ascending. They are found by the item number in the samples' keys.
+
+    Digests are not compared, because that would read every shard.
+
+    Parameters
+    ----------
+    samples : (items,) int64
+        Expected number of samples of each item of the dataset; 0 for items whose rows are not needed.
+
+    Raises
+    ------
+    DatasetError
+        If the dataset has another number of samples of these items.
+    """
+    found = array("q")
+    if samples.any():
+        row = 0
+        with closing(PackedRows.of(layout.root, check="size", manifest=base)) as rows:
+            for batch in rows.batches(["key"]):
+                for key in batch["key"]:
+                    number = bytes(key).partition(b"-")[0]
+                    if number.isdigit() and (item := int(number)) < len(samples) and samples[item]:
+                        found.append(row)
+                    row += 1
+    expected = samples.sum()
+    if len(found) != expected:
+        raise DatasetError(
+            place=layout.root,
+            expected=f"{expected} samples of the items to replace or drop",
+            found=len(found),
+            hint="pack it again with --overwrite",
+        )
+    return np.frombuffer(found, np.int64)
+
+
+def _next_shard(base: Manifest) -> int:
+    """Return a number larger than that of any shard."""
+    found = (re.match(r"shard-([0-9]+)", strip_tag(shard.name)) for shard in base.shards)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
 
 

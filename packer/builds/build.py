@@ -4,14 +4,17 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
+from packer.assembly.plan import LABELS
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.generations import stored_labels
 from packer.builds.job import BuildJob
+from packer.builds.pieces.share import Share, ShareResult, ShareTerms, pack_share
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.provenance import describe_runtime
+from packer.builds.records import BuildTotals, stored_labels
 from packer.builds.result import BuildResult, check_rejects
+from packer.builds.update.checks import describe_outdated
 from packer.builds.update.compare import UpdateCounts, UpdatePlan, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -41,6 +44,11 @@ _OF_IMAGES = (
     "encode",
     "encode_field",
     "quality",
+    "gop",
+    "sample",
+    "seconds",
+    "hop",
+    "most_seconds",
     "subsampling",
     "progressive",
     "restart_markers",
@@ -50,15 +58,38 @@ DETECT_OPTIONS = tuple(name for name in OPTION_NAMES if name not in {*_OF_IMAGES
 """The options of the build that matter here, as keyword arguments and on the command line."""
 
 
+@overload
 def build(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
     out: str | os.PathLike[str],
     *,
     recipe: Recipe | None = None,
+    share: None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
     **options: Unpack[BuildKeywords],
-) -> BuildResult:
+) -> BuildResult: ...
+@overload
+def build(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    share: str,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Unpack[BuildKeywords],
+) -> ShareResult: ...
+def build(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    recipe: Recipe | None = None,
+    share: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Unpack[BuildKeywords],
+) -> BuildResult | ShareResult:
     """Pack a source into a dataset. Call it again with the same arguments to resume an interrupted build.
 
     Parameters
@@ -73,6 +104,9 @@ def build(
         unfinished build to resume. With a URL, each shard is uploaded when it is finished, and the manifest last.
     recipe : Recipe, optional
         A recipe, instead of its attributes as keyword arguments.
+    share : str, optional
+        Pack only share K of N, such as 2/8, into pieces for `packer.merge`. Share K has every N-th task of the plan, and
+        K counts from 1. All N calls have the same source and options, and one folder or separate folders.
     storage_options : mapping, optional
         Credentials, region and endpoint for `out` and the source, and others (`shardspec.stores.Store`); by default from
         the environment.
@@ -83,14 +117,15 @@ def build(
 
     Returns
     -------
-    BuildResult
+    BuildResult or ShareResult
+        A `ShareResult` with `share`.
 
     Raises
     ------
     UsageError
         If the call is invalid, or the folder holds other files.
     ResumeMismatchError
-        If the folder holds the unfinished build of another call.
+        If the folder holds the unfinished build, or the pieces, of another call.
     BuildLockedError
         If another process is building in the folder.
     BuildError
@@ -100,21 +135,54 @@ def build(
     TooManyRejectsError
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
+    part = None if share is None else Share.parse(share)
     with sharing_settings(storage_options, out):
         opened, target, store, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         check_steps(chosen, functions)
+        if part is not None:
+            _check_sharing(how, store)
+            origin = _name_source(source)
+            listener = listener_of(progress)
+
+            def make_plan() -> tuple[BuildJob, tuple[str, ...]]:
+                planned = plan_build(opened, target, chosen, how, listener, functions)
+                assert not isinstance(planned, BuildResult)  # returned only for updates
+                return planned[:2]
+
+            return pack_share(ShareTerms(part, origin, chosen, how, functions, make_plan), target, listener)
         upload = None if store is None else Upload(store.url, storage_options)
         return run_build(opened, target, chosen, how, progress, functions, upload=upload)
 
 
+@overload
 def detect(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
     out: str | os.PathLike[str],
     *,
+    share: None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | ProgressListener = True,
     **options: Unpack[DetectKeywords],
-) -> BuildResult:
+) -> BuildResult: ...
+@overload
+def detect(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    share: str,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Unpack[DetectKeywords],
+) -> ShareResult: ...
+def detect(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
+    out: str | os.PathLike[str],
+    *,
+    share: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | ProgressListener = True,
+    **options: Unpack[DetectKeywords],
+) -> BuildResult | ShareResult:
     """Detect the faces of a source, and pack their boxes without images, for later builds with ``boxes``.
 
     This is `build` with ``preset="faces", steps="decode,detect"``, including resume and reports. A sample is a face in
@@ -126,6 +194,8 @@ def detect(
         A folder, a table or rows, as for `build`.
     out : path or str
         Output folder or URL, as for `build`; must be new, empty, or hold an unfinished job to resume.
+    share : str, optional
+        Pack only share K of N, such as 2/8, into pieces for `packer.merge` (see `build`).
     storage_options : mapping, optional
         See `build`.
     progress : bool or ProgressListener
@@ -135,7 +205,8 @@ def detect(
 
     Returns
     -------
-    BuildResult
+    BuildResult or ShareResult
+        A `ShareResult` with `share`.
 
     Raises
     ------
@@ -152,7 +223,7 @@ def detect(
     """
     refuse_unknown(options, (*DETECT_OPTIONS, "storage_options", "progress"))
     chosen: dict[str, Any] = {"preset": "faces", "steps": "decode,detect", **options}
-    return build(source, out, storage_options=storage_options, progress=progress, **chosen)
+    return build(source, out, share=share, storage_options=storage_options, progress=progress, **chosen)
 
 
 def run_build(
@@ -180,14 +251,30 @@ def run_build(
         planned = _described(planned, out, options, upload)
         check_rejects(planned, options)
         return planned
-    plan, notes, growth = planned
-    done = Job(plan, out, options, listener, upload).run()
-    more: dict[str, Any] = {}
-    if (totals := plan.totals) is not None:
-        names = ("enlarged", "broken_tracks", "unused_boxes", "wide_colours")
-        more = {name: getattr(totals, name) for name in names}
-        growth = None if growth is None else dataclasses.replace(growth, mended=totals.mended)
-    made = BuildResult(**vars(done), **more, growth=growth, labels=plan.labels, notes=notes)
+    return finish_build(*planned, out, options, listener, upload)
+
+
+def finish_build(
+    job: BuildJob,
+    notes: tuple[str, ...],
+    growth: UpdateCounts | None,
+    out: Path,
+    options: BuildOptions,
+    listener: ProgressListener,
+    upload: Upload | None = None,
+) -> BuildResult:
+    """Run a planned build, and describe the dataset (see `plan_build`)."""
+    runner = Job(job, out, options, listener, upload)
+    done, more = runner.run(), dict[str, Any]()
+    if runner.noted is not None:
+        totals = dict(runner.noted)
+        labels = dict(totals.pop(LABELS))
+        more = {**vars(BuildTotals.from_json(totals)), "labels": labels}
+        mended = more.pop("mended")
+        growth = None if growth is None else dataclasses.replace(growth, mended=mended)
+    if job.record.base is not None:
+        notes = (*notes, *describe_outdated(out, job.record.base, done.manifest))
+    made = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     result = _described(made, out, options, upload)
     check_rejects(result, options)
     return result
@@ -243,8 +330,34 @@ def plan_build(
             clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
-        plan = BuildJob(recipe, runtime, listing, options, functions, declaration, comparison)
-    return plan, notes, None if comparison is None else comparison.growth
+        job = BuildJob.of_listing(recipe, runtime, listing, options, functions, declaration, comparison)
+    return job, notes, None if comparison is None else comparison.growth
+
+
+def _check_sharing(options: BuildOptions, store: Store | None) -> None:
+    """Check the options of a build of one share."""
+    given = {
+        "update": options.update,
+        "retry_rejects": options.retry_rejects is not False,
+        "overwrite": options.overwrite,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UsageError("cannot be used together with `share`", option=name, hint="leave one of them out")
+    if store is not None:
+        raise UsageError(
+            option="out",
+            expected="a local folder for the pieces",
+            found=store.url,
+            hint=f"copy the merged dataset with {program()} copy",
+        )
+
+
+def _name_source(source: Any) -> str | None:
+    """Return the absolute path or the URL of a source; None for rows and objects."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = os.fspath(source)
+    return path if is_url(path) else str(Path(path).absolute())
 
 
 def _compare(
@@ -360,8 +473,9 @@ def resolve_options(recipe: Recipe | None, options: dict[str, Any]) -> tuple[Rec
     if functions and "engine" not in how:
         how["engine"] = FOR_FUNCTIONS
     # Absolute before planning: the plan must not depend on the current folder.
-    roots = (root if is_url(root) else str(Path(root).absolute()) for root in recipe.root)
-    recipe = dataclasses.replace(recipe, root=tuple(roots))
+    roots = tuple(root if is_url(root) else str(Path(root).absolute()) for root in recipe.root)
+    if roots != recipe.root:
+        recipe = dataclasses.replace(recipe, root=roots)
     return recipe, BuildOptions(**how), functions
 
 

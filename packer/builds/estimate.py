@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.builds.parts.part import Part
-from packer.builds.parts.schema import count_columns, settled_reports
+from packer.assembly.piece import Piece, count_columns
 from packer.builds.planning.listing import counted_stage, list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
+from packer.builds.records import settled_reports
 from packer.builds.update.compare import UpdateCounts, UpdatePlan
 from packer.builds.work import BuildWork
 from packer.jobs.plan import OnItem, Task, Unit
@@ -100,7 +100,7 @@ class Estimate(Result):
     def describe(self) -> str:
         """Return the estimate as text for the user."""
         plan = self.plan
-        options = Recipe.from_options(plan.recipe).options_in_use()
+        options = plan.options.options_in_use()
         shown = {name: cut(_show(value), 200) for name, value in options.items() if value not in (None, [], False)}
         recipe = ", ".join(f"{name}={value}" for name, value in shown.items())
         reason = f" ({self.tried_reason})" if self.tried_reason else ""
@@ -217,8 +217,6 @@ def _pack(
     def on_item(what: str, _item: int, samples: int, _reason: str) -> None:
         if what == "end":
             ended.append(samples)
-        elif what == "packed":
-            ended.extend([1] * samples)
 
     with closing(BuildWork(space, small, functions, dict(enumerate(items)), resources=resources)) as work:
         work.prepare()
@@ -226,11 +224,11 @@ def _pack(
         stage.advance(len(ended), sum(ended), ended.count(0))
         if seconds < _QUICK_S or PACKED_ROW in items[0].columns:  # opening shards takes longer than packing a row
             seconds = _time(work, on_item)
-    part = Part(space.part(0))
-    columns = dict(next(iter(count_columns(part).most_common(1)), ((), 0))[0])
-    rejected = [report for report in settled_reports(part, columns) if not report.samples]
+    piece = Piece(space.part(0))
+    columns = dict(next(iter(count_columns(piece).most_common(1)), ((), 0))[0])
+    rejected = [report for report in settled_reports(piece, columns) if not report.samples]
     reason = f"{rejected[0].name!r}, {rejected[0].step}: {rejected[0].reason}" if rejected else None
-    rows = part.group(columns)
+    rows = piece.group(columns)
     samples, size = (0, 0) if rows is None else (len(rows), rows.bytes)
     return _Tried(len(items), samples, size, len(rejected), seconds, reason)
 

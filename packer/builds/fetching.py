@@ -90,11 +90,6 @@ class Fetcher:
             self._started, self._paths, self._ahead, self._needs = {}, {}, {}, {}
             self._scratch.close()
 
-    def has(self, item: Item) -> bool:
-        """Return whether `local` would return without waiting."""
-        needs = self._needs.get(item.index, ())
-        return all(download in self._started and self._started[download].done() for download in needs)
-
     def local(self, item: Item) -> Item:
         """Wait for the files of an item, and return it with their paths.
 
@@ -253,7 +248,7 @@ def _spans(members: Iterable[Any]) -> Iterator[tuple[int, int]]:
     pieces = sorted(
         (offset, offset + max(1, size))  # of an empty member a byte, so that the archive is examined
         for member in members
-        for offset, size in zip(member.place[::2], member.place[1::2], strict=True)
+        for offset, size in member.spans
     )
     start, end = pieces[0]
     for first, last in pieces[1:]:

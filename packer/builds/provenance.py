@@ -18,12 +18,13 @@ from shardspec.errors import UsageError
 from shardspec.formats import get_format
 from shardspec.registry import check_installed, import_target
 
-_CORE = ("facepack", "numpy", "pillow", "simplejpeg")
+_CORE = ("deflate", "facepack", "numpy", "pillow", "simplejpeg")
 _OF_STEP: Mapping[str, tuple[str, ...]] = {
     "decode": ("av",),
     "detect": ("opencv-python-headless",),
     "faces": ("opencv-python-headless",),
     "resize": ("opencv-python-headless",),
+    "sound": ("av",),
 }
 
 _TRIAL_LIMIT_S = 300.0
@@ -45,11 +46,14 @@ def describe_runtime(recipe: Recipe, *, declared: bool = False) -> dict[str, str
     names = {*_CORE, *_libraries_of(recipe.format)}
     steps = [step.use for step in recipe.chain]
     for step in steps:
-        if step in ("detect", "faces") or (step == "resize" and recipe.size is not None):
+        if step in ("detect", "faces") or (step == "resize" and recipe.resizes):
             check_installed(("cv2",), what=f"step {step!r}", extra=STEPS[step].extra)
     names.update(name for step in steps for name in _OF_STEP.get(step, ()))
     if recipe.encode == "jpeg" and not recipe.restart_markers and not declared:
         names.add("opencv-python-headless")  # encodes ``image``: see `packer.vision.encode`
+    if recipe.sample != "frame":
+        check_installed(("av",), what=f"--encode {recipe.encode}", extra="pack")
+        names.add("av")  # with the encoders in its wheel
     runtime: dict[str, str] = {}
     if recipe.detects:
         runtime |= _describe_detector(recipe)

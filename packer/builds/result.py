@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packer.builds.reports import BrokenTracks
+from packer.builds.records import BrokenTracks
 from packer.builds.update.compare import UpdateCounts
 from packer.jobs.result import JobResult
 from packer.recipe.options import BuildOptions
@@ -93,7 +93,7 @@ class BuildResult(JobResult):
         return f"\nitems of the source: {growth.describe()}{mended}"
 
     def _describe_broken_tracks(self) -> str:
-        recipe, found = self.manifest.generations[-1].recipe, self.broken_tracks
+        recipe, found = self.manifest.newest.recipe, self.broken_tracks
         if found is None or not found.videos:
             return ""
         closer = _describe_closer(recipe)
@@ -108,14 +108,14 @@ class BuildResult(JobResult):
     def _describe_boxes(self) -> str:
         if not self.unused_boxes:
             return ""
-        closer = _describe_closer(self.manifest.generations[-1].recipe)
+        closer = _describe_closer(self.manifest.newest.recipe)
         return (
             f"\nunused boxes: {self.unused_boxes}, for frames that were not sampled or do not exist"
             f"{f' ({closer} samples more frames)' if closer else ''}"
         )
 
     def _describe_progressive(self) -> str:
-        count, stored = self.counts.progressive_jpegs, self.manifest.generations[-1].recipe.get("progressive")
+        count, stored = self.counts.progressive_jpegs, self.manifest.newest.recipe.get("progressive")
         if not count:
             return ""
         images = counted(self.counts.samples, "image")
@@ -139,7 +139,10 @@ class BuildResult(JobResult):
     def _describe_enlarged(self) -> str:
         if not self.enlarged:
             return ""
-        size = self.manifest.generations[-1].recipe["size"]
+        recipe = self.manifest.newest.recipe
+        if recipe.get("resize") == "bucket":
+            return f"\nenlarged to their bucket: {counted(self.enlarged, 'image')}, without more detail than before"
+        size = recipe["size"]
         return (
             f"\nenlarged to --size {size}: {counted(self.enlarged, 'image')}, without more detail than before: choose "
             "a smaller --size, or leave small images out"
@@ -150,7 +153,12 @@ class BuildResult(JobResult):
         image = self.manifest.schema.by_name.get("image")
         if image is None or not image.is_image or None not in image.shape[:2]:
             return ""
-        size = self.manifest.generations[-1].recipe.get("size") or 256
+        recipe = self.manifest.newest.recipe
+        if recipe.get("resize") == "bucket":
+            return (
+                '\nthe images have several shapes: Loader(dataset, batch_by="bucket") makes batches of one shape each'
+            )
+        size = recipe.get("size") or 256
         return (
             "\nthe images have different sizes, so batches hold them as lists: pack them with "
             f"--size {size} --resize exact, or crop them while reading, with "

@@ -1,4 +1,4 @@
-"""The work of a build: run the steps on items and write parts, then write shards."""
+"""The work of a build: run the steps on items and write pieces, then write shards."""
 
 import os
 import re
@@ -9,23 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from packer.assembly.piece import PackedItem, Piece
+from packer.assembly.piece_writer import PieceWriter
 from packer.assembly.plan import PlannedShards
-from packer.builds.parts.part import PackedItem, Part, PartWriter
 from packer.builds.planning.plan import BuildPlan, item_digest
+from packer.builds.records import report_of
 from packer.jobs.plan import OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
-from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import PACKED_ROW, Item, items_of, read_items
 from packer.sources.row_fields import with_arrays
 from packer.steps.call import MadeEncoder, step_of
 from packer.steps.chain import PACKED_KEY, STEPS, Pipeline, Step, StepError, StepResources, sample_key
-from packer.steps.encode import Encoder
-from packer.steps.plain import PlainImages, keeps_images
+from packer.steps.encode import Encoder, keeps_images
 from packer.steps.report import ItemReport
 from packer.vision.faults import find_full_disk, find_memory_error, may_pass
 from packer.workspace import Workspace
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 READ_PAUSES_S = (0.5, 2.0)
 """Pauses in seconds before each retry of an item that could not be read because of a temporary fault."""
 
-_PART = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
+_PIECE = re.compile(r"part-([0-9]+)(?:\.item-([0-9]+))?\Z")
 _RECORD = ".json"
 
 
@@ -70,9 +69,8 @@ class BuildWork:
         self._functions = functions
         self._live = live or {}
         self._resources = replace(resources, only_encodes=not plan.declared)
-        self._recipe = Recipe.from_options(plan.recipe)
+        self._recipe = plan.options
         self._encoder: Encoder | MadeEncoder | None = None
-        self._plain: PlainImages | None = None
         self._pipeline: Pipeline | None = None
         self._shards = PlannedShards(workspace)
         self._items: BinaryIO | None = None
@@ -96,7 +94,6 @@ class BuildWork:
                 self._encoder = Encoder(self._recipe)
                 if not keeps_images(self._recipe):
                     self._encoder.prepare()
-                self._plain = PlainImages.of(self._recipe, self._encoder)
             self._pipeline = Pipeline(self._recipe, functions, self._resources)
 
     def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
@@ -124,23 +121,17 @@ class BuildWork:
                 items = [item for item in items if item.index == unit.item]
             else:
                 target = self.workspace.part(unit.number)
-            with self._fetching(items, verdicts), PartWriter(target, self.workspace.owner) as part:
-                at = 0
-                while at < len(items):
+            with self._fetching(items, verdicts), PieceWriter(target, self.workspace.owner) as piece:
+                for planned in items:
                     # Before the item starts: a slow download is not its fault.
-                    item = self._ready(items[at])
-                    if taken := self._plain_items(items, at, part, verdicts, on_item):
-                        self._release(items[at : at + taken])
-                        at += taken
-                        continue
+                    item = self._ready(planned)
                     on_item("start", item.index, 0, "")
-                    report = self._kept.copy(items[at], part) or self._item(item, part, verdicts, on_item)
+                    report = self._kept.copy(planned, piece) or self._item(item, piece, verdicts, on_item)
                     reason = "" if report.step is None else f"{report.step}: {report.reason}"
                     on_item("end", item.index, report.samples, reason)
-                    self._release(items[at : at + 1])
-                    at += 1
-                part.finish()
-            return {**_summarise(part.items), "bytes": part.bytes}
+                    self._release([planned])
+                piece.finish()
+            return {**summarise(piece.items), "bytes": piece.bytes}
 
     def close(self) -> None:
         """Close the shards, the items file and the steps."""
@@ -175,56 +166,34 @@ class BuildWork:
     def _kept(self) -> "KeptItems":
         return KeptItems(self.workspace, self.plan)
 
-    def _plain_items(
-        self, items: Sequence[Item], first: int, part: PartWriter, verdicts: Verdicts, on_item: OnItem
-    ) -> int:
-        """Append the samples of the next items if `PlainImages` can pack them. Return the number of these items."""
-        self.prepare()
-        if self._plain is None:
-            return 0
-        kept = self._kept
-        fetcher = self._fetcher
-
-        def is_new(item: Item) -> bool:
-            return item not in kept and item.index not in verdicts and (fetcher is None or fetcher.has(item))
-
-        found = self._plain.take(
-            map(self._ready, takewhile(is_new, islice(items, first, None))),
-            lambda item: on_item("start", item.index, 0, ""),
-            lambda item: built_key(item, 0),
-        )
-        if found:
-            part.add(found.columns, found.names, found.reports)
-            on_item("packed", items[first].index, len(found), "")
-        return len(found)
-
-    def _item(self, item: Item, part: PartWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
+    def _item(self, item: Item, piece: PieceWriter, verdicts: Verdicts, on_item: OnItem) -> ItemReport:
         """Run the steps on one item and append its samples. An item that fails becomes a reject without samples."""
         self.prepare()
         report = _begin_report(item, on_item)
         for pause_s in (*READ_PAUSES_S, None):
-            part.begin()
+            piece.begin()
             try:
-                self._pack(item, report, part, verdicts)
+                self._pack(item, report, piece, verdicts)
             except StepError as error:
-                part.undo()
+                piece.undo()
                 if pause_s is not None and may_pass(error):
                     time.sleep(pause_s)
                     report = _begin_report(item, on_item)
                     continue
                 report = _describe_reject(item, report, error)
             break
-        part.end(report)
+        document = report.to_json()
+        piece.end(document.pop("name"), document)
         return report
 
-    def _pack(self, item: Item, report: ItemReport, part: PartWriter, verdicts: Verdicts) -> None:
+    def _pack(self, item: Item, report: ItemReport, piece: PieceWriter, verdicts: Verdicts) -> None:
         """Run the steps on one item, unless it is rejected already, and append its samples."""
         if item.reject is not None:
             raise StepError("source", item.reject)
         if item.index in verdicts:
             raise StepError(*verdicts[item.index])
         try:
-            self._append_samples(item, report, part)
+            self._append_samples(item, report, piece)
         except MissingDependencyError as error:
             raise MissingDependencyError(error, place=f"{item.name!r}") from error
         except (StepError, MemoryError) as error:
@@ -247,35 +216,35 @@ class BuildWork:
             # The file was read without an error, but it is not the file that was planned.
             raise StepError("source", changes[0])
 
-    def _append_samples(self, item: Item, report: ItemReport, part: PartWriter) -> None:
+    def _append_samples(self, item: Item, report: ItemReport, piece: PieceWriter) -> None:
         assert self._pipeline is not None
         assert self._encoder is not None
         with closing(self._pipeline.run(item, report)) as samples:
             for number, sample in enumerate(samples):
                 try:
                     row = self._encoder.encode({**sample, "key": _key(item, number, sample)})
-                    part.append(row)
+                    piece.append(row)
                 except (SchemaError, CodecError) as error:
                     raise StepError("encode", str(error)) from error
                 report.samples += 1
                 report.progressive += sum(value.progressive for value in row.values())
 
     def _join(self, number: int) -> dict[str, Any]:
-        """Concatenate the parts of a task's items, then delete them. After a crash at any moment, the call can be repeated."""
+        """Concatenate the pieces of a task's items, then delete them. After a crash at any moment, the call can be repeated."""
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
         if not joined.exists():
-            with PartWriter(joined, self.workspace.owner) as part:
+            with PieceWriter(joined, self.workspace.owner) as piece:
                 for path in paths:
-                    part.copy(Part(self.workspace.promised(path)), 0)
-                part.finish()
+                    piece.copy(Piece(self.workspace.promised(path)), 0)
+                piece.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return _summarise(Part(joined).items)
+        return summarise(Piece(joined).items)
 
 
-def _summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
+def summarise(items: Iterable[PackedItem]) -> dict[str, Any]:
     """Summarise a task's items for the journal: count samples, and rejected items by step and reason."""
     rows, rejected = 0, Counter[str]()
     for _, report, _ in items:
@@ -310,10 +279,10 @@ def _key(item: Item, number: int, sample: Mapping[str, Any]) -> str:
     return sample_key(item, packed, number) if packed is not None else built_key(item, number)
 
 
-def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
-    """Move the finished parts of a plan to `Workspace.kept`, each with the digests of its items.
+def keep_pieces(space: Workspace, document: Mapping[str, Any]) -> None:
+    """Move the finished pieces of a plan to `Workspace.kept`, each with the digests of its items.
 
-    After a crash at any moment, the call can be repeated: each part is either in its old place, or moved with its record.
+    After a crash at any moment, the call can be repeated: each piece is either in its old place, or moved with its record.
 
     Parameters
     ----------
@@ -325,13 +294,13 @@ def keep_parts(space: Workspace, document: Mapping[str, Any]) -> None:
     space = space.of_plan(plan.fingerprint)
     machine = first_machine(space)
     for path in space.part_files():
-        match = _PART.match(path.name)
+        match = _PIECE.match(path.name)
         if match is None:
             path.unlink()
             continue
         items = read_items(space.items, *plan.tasks[int(match[1])])
         digests = [item_digest(item) for item in items if match[2] is None or item.index == int(match[2])]
-        target = space.kept / f"{uuid.uuid4().hex}.part"
+        target = space.kept / f"{uuid.uuid4().hex}.piece"
         record = {"terms": plan.terms, "machine": machine, "items": digests}
         write_record(target.with_suffix(_RECORD), record)
         os.replace(path, target)
@@ -342,24 +311,24 @@ class KeptItems:
 
     def __init__(self, space: Workspace, plan: BuildPlan) -> None:
         self._places: dict[str, tuple[Path, int]] = {}
-        self._open = lru_cache(maxsize=8)(Part)
+        self._open = lru_cache(maxsize=8)(Piece)
         terms, machine = plan.terms, machine_kind()
         for record in sorted(space.kept.glob(f"*{_RECORD}")) if space.kept.is_dir() else ():
-            document, path = read_record(record), record.with_suffix(".part")
+            document, path = read_record(record), record.with_suffix(".piece")
             if (document["terms"], document["machine"]) == (terms, machine) and path.exists():
                 self._places |= {digest: (path, place) for place, digest in enumerate(document["items"])}
 
     def __contains__(self, item: Item) -> bool:
         return bool(self._places) and item_digest(item) in self._places
 
-    def copy(self, item: Item, part: PartWriter) -> ItemReport | None:
+    def copy(self, item: Item, piece: PieceWriter) -> ItemReport | None:
         """Append the kept samples of an equal item with keys of this item. Return None if there is no such item."""
         found = self._places.get(item_digest(item)) if self._places else None
         if found is None:
             return None
         path, place = found
         key = None if PACKED_ROW in item.columns else lambda number: built_key(item, number)
-        return part.copy(self._open(path), place, key)
+        return report_of(piece.copy(self._open(path), place, key))
 
 
 def built_key(item: Item, number: int) -> str:

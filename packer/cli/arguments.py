@@ -13,6 +13,7 @@ import packer
 from packer.cli.output import print_out
 from packer.jobs.result import Result
 from packer.recipe import TEXT_LISTS
+from shardspec.errors import TooManyRejectsError
 from shardspec.formats import FORMATS
 from shardspec.layout import is_url
 
@@ -20,6 +21,7 @@ _PYTHON_ONLY = ("progress", "storage_options")
 """Parameters without an option: ``--quiet`` stands for `progress`, and every user of the machine sees a command line."""
 
 _FLAGS: Mapping[str, tuple[str, ...]] = {
+    "diff out": ("-o", "--out"),
     "preview out": ("-o", "--out"),
     "report out": ("-o", "--out"),
     "view table": ("--with",),
@@ -27,6 +29,7 @@ _FLAGS: Mapping[str, tuple[str, ...]] = {
 """Options that are not named like their parameter, or whose parameter has no default."""
 
 _METAVARS: Mapping[str, str] = {
+    "share": "K/N",
     **dict.fromkeys(("by", "into", "stratify", "one_per", "on"), "FIELD"),
     **dict.fromkeys(("url", "homepage"), "URL"),
     **dict.fromkeys(("seed", "shuffle"), "SEED"),
@@ -44,10 +47,12 @@ _METAVARS: Mapping[str, str] = {
 
 _MADE: Mapping[str, str] = {
     "add": "dataset",
+    "compute": "dataset",
     "convert": "out",
     "describe": "dataset",
     "drop_field": "dataset",
     "merge": "out",
+    "remove": "dataset",
 }
 """The argument that names the dataset of a function's result."""
 
@@ -70,12 +75,11 @@ class FunctionCommand:
 
     def run(self, options: argparse.Namespace) -> int:
         """Call the function, and return the exit status."""
-        result = call(self._function, options)
         made = _MADE.get(self._function.__name__)
         if made is None:
-            print_result(options, result)
+            print_result(options, call(self._function, options))
         else:
-            print_made(options, result, getattr(options, made))
+            print_job(options, lambda: call(self._function, options), getattr(options, made))
         return 0
 
 
@@ -210,6 +214,17 @@ def call(function: Callable[..., Any], options: argparse.Namespace, **more: Any)
 def print_result(options: argparse.Namespace, result: Result) -> None:
     """Print a result as text or JSON."""
     print_out(json.dumps(result.to_json()) if options.json else result.describe())
+
+
+def print_job(options: argparse.Namespace, run: Callable[[], Any], path: str) -> None:
+    """Run a job, and print its result as `print_made` does, even if it has more rejects than allowed."""
+    try:
+        result = run()
+    except TooManyRejectsError as error:
+        if error.result is not None:
+            print_made(options, error.result, path)
+        raise
+    print_made(options, result, path)
 
 
 def print_made(options: argparse.Namespace, result: Any, path: str) -> None:

@@ -1,7 +1,7 @@
 """The ``packer`` command, also called ``facepack``: finds the subcommand, runs it, and turns errors into messages.
 
 Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
-allowed; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.
+allowed, or with leaks between datasets; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -30,27 +30,32 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "build": "pack images or videos from a folder, table or archive into a dataset; repeat the command to resume",
         "detect": "detect faces and pack their boxes without images, for builds with --boxes; repeat the command to resume",
         "list": "list a public dataset, laid out as published, as a table for packer build",
+        "status": "show the progress and rejects of an unfinished build, and who is at work",
     },
     "look and check": {
         "inspect": "show the contents of a packed dataset",
+        "diff": "compare two packed datasets: samples, fields and pixels that differ (exit status 1 if any)",
         "view": "browse packed datasets: filter, sort, and show every sample with its geometry",
         "preview": "draw a contact sheet of samples with their geometry",
         "report": "write an HTML report on packed datasets: counts, histograms, rejects, samples",
         "verify": "check a packed dataset against its manifest, byte for byte",
         "rejects": "summarise why items were rejected, and write them to a table",
+        "duplicates": "find samples that look the same, in a dataset or between datasets (exit status 3 with leaks)",
         "bench": "compare the speed of reading raw files and the packed dataset",
     },
     "derive datasets and columns": {
         "split": "split a packed dataset into train, val and test, keeping groups together",
-        "merge": "merge packed datasets that have the same fields",
+        "merge": "merge packed datasets that have the same fields, or the pieces of one build",
         "convert": "convert a packed dataset to another format, without decoding",
         "copy": "copy a packed dataset, or a part of it, between folders and object stores, and check every byte",
         "export": "export a packed dataset as image files and a table",
+        "compute": "compute columns from the samples of a packed dataset; repeat the command to resume",
         "add": "add columns of a table, such as predictions, to a packed dataset",
         "drop-field": "remove added fields from a packed dataset",
+        "remove": "remove samples from a packed dataset for good; repeat the command to resume",
     },
     "publish": {
-        "describe": "show or change the title, licence, citation and homepage of a packed dataset",
+        "describe": "show or change the title, licence, citation and limitations of a packed dataset",
         "card": "describe a packed dataset in Markdown, as the Hugging Face Hub reads it",
         "croissant": "describe a packed dataset in Croissant (JSON-LD), for search engines and other loaders",
     },
@@ -59,17 +64,23 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "doctor": "report versions, extras, usable cores and memory, file systems and GPUs, for bug reports",
         "cache": "list and delete the cached files of remote datasets",
     },
-    "pack on a cluster": {
-        "submit": "plan a build for agents on a cluster; repeat the command to resume",
-        "work": "run an agent that works on a submitted build alongside other agents",
-        "status": "show the progress, workers and rejects of a build",
-    },
 }
 """The commands in groups, each with its help."""
 
 COMMANDS: Mapping[str, str] = {name: help for group in GROUPS.values() for name, help in group.items()}
 
-OWN_MODULES = ("build", "detect", "export", "help", "inspect", "split", "submit", "verify", "view")
+OWN_MODULES = (
+    "build",
+    "detect",
+    "diff",
+    "duplicates",
+    "export",
+    "help",
+    "inspect",
+    "split",
+    "verify",
+    "view",
+)
 """Commands with a module in `packer.cli.commands`. Any other calls the function of its name, and prints the result."""
 
 _DESCRIPTION = "Pack image and face datasets once; read them fast in training."
@@ -83,10 +94,8 @@ _IN_HELP = re.compile(rf"\b{PROGRAM}(?= [a-z])")
 _FOLDER_GONE = "the current folder was deleted: change to another folder (cd), or use absolute paths"
 
 AGAIN: Mapping[str, str] = {
-    **dict.fromkeys(("build", "convert", "copy", "detect", "merge", "split"), "to resume"),
+    **dict.fromkeys(("build", "compute", "convert", "copy", "detect", "merge", "remove", "split"), "to resume"),
     "export": "to start over (nothing was kept)",
-    "submit": "to resume",
-    "work": "to continue (finished work is kept)",
 }
 """Effect of repeating a command after an interruption. Commands that are not listed leave nothing behind."""
 
@@ -100,6 +109,17 @@ OTHER_OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("--train-size", "--val-size", "--test-size", "--train-ratio", "--val-ratio"), _RATIOS),
 }
 """Options of other tools, and how to do what they are for."""
+
+_SHARES = (
+    "packer build --share K/N packs the share of one job, and packer merge makes the dataset (docs/howto/cluster.md)"
+)
+
+FORMER: Mapping[str, str] = {
+    "submit": f"in a job array, {_SHARES}",
+    "work": f"in a job array, {_SHARES}",
+    "srun": f"use --engine ray with ray symmetric-run in an allocation; in a job array, {_SHARES}",
+}
+"""Commands and values of options that earlier versions had, and what replaces them."""
 
 _SIDES = re.compile(r"([0-9]+)\s*[x×,*]\s*[0-9]+\Z")
 
@@ -263,11 +283,6 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "allow_abbrev": False})
         self._commands: Any = None
-        self._take_options: list[str] = []
-
-    def take_options(self, *names: str) -> None:
-        """Allow the values of some options to begin with a dash."""
-        self._take_options += names
 
     def names(self, options: Namespace) -> dict[str, str]:
         """Return the command-line names of the arguments by their Python names.
@@ -313,7 +328,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments. Report an unknown option before any error that follows from it."""
         if self._commands is None:
-            args = list(self._join(list(args or ())))
+            args = list(args or ())
             self._refuse_unknown(args)
         return super().parse_known_args(args, namespace)
 
@@ -335,13 +350,6 @@ class CommandParser(argparse.ArgumentParser):
             print_out(_IN_HELP.sub(self.prog.split()[0], message.removesuffix("\n")))
         except ShardspecError as error:
             self.exit(error.exit_code, f"{self.prog}: {error}\n")
-
-    def _join(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the words, joining each option whose value may begin with a dash with its value."""
-        rest = iter(words)
-        for word in rest:
-            value = next(rest, None) if word in self._take_options else None
-            yield word if value is None else f"{word}={value}"
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         known = self._option_string_actions
@@ -373,6 +381,11 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         names = [str(choice) for choice in action.choices]
+        if value in FORMER:
+            advice = _IN_HELP.sub(program(), FORMER[value])
+            raise argparse.ArgumentError(
+                None if action is self._commands else action, f"{value} no longer exists: {advice}"
+            )
         like, listed = did_you_mean(str(value), names), ", ".join(names)
         if action is self._commands:
             raise argparse.ArgumentError(None, f"there is no command {shorten(value)}: expected one of {listed}{like}")

@@ -4,15 +4,11 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
-from packer.assembly.plan import RowSource, ShardRun
+from packer.assembly.plan import Merge
 from packer.workspace import Workspace
-from packer.workspace.replacement import FieldColumn
-from shardspec.columns import IntArray
-from shardspec.entries import UNSAID, About, Generation
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, shorten
@@ -26,7 +22,6 @@ OnItem = Callable[[str, int, int, str], None]
 * ``"start"``: the item begins.
 * ``"frame"``: the number of frames examined so far.
 * ``"end"``: the number of samples, and the reason if there are none.
-* ``"packed"``: in place of several consecutive ends of items with one sample each, the number of these items.
 """
 
 
@@ -141,46 +136,6 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class RowLayout:
-    """How the rows of the tasks become shards.
-
-    Attributes
-    ----------
-    rows : dict
-        The row source's configuration (`packer.assembly.plan.open_rows`).
-    format : str
-    pieces : sequence of ShardRun
-        All rows, in their stored order.
-    order : (rows,) int64 or None
-        The source's rows in their stored order; None for the source's own order.
-    first_shard : int
-        The number in the name of the first shard.
-    before : mapping of str to Path, optional
-        In an update, the index of the dataset's rows, by field.
-    source : RowSource or None
-        The row source, if it is already open. It need only have the fields of the index.
-    """
-
-    rows: Mapping[str, Any]
-    format: str
-    pieces: Sequence[ShardRun]
-    order: IntArray | None
-    first_shard: int = 0
-    before: Mapping[str, Path] | None = None
-    source: RowSource | None = None
-
-
-class NewGeneration(NamedTuple):
-    """A generation without its new shards, and the number of rows in these shards.
-
-    In an update, it may have shards of the dataset.
-    """
-
-    generation: Generation
-    rows: int
-
-
-@dataclass(frozen=True)
 class ResultReader:
     """Results of a job's tasks, which are read while other tasks run.
 
@@ -189,37 +144,15 @@ class ResultReader:
     finished : collection of int
         The tasks that an earlier call finished; may contain numbers that are no tasks.
     assemble : callable
-        Called after the last task. Writes the reports, and returns how the rows become shards. Raises a `BuildError` if
+        Called after the last task. Writes the reports, and returns how the rows become a dataset. Raises a `BuildError` if
         there are no rows.
     read : callable
         Called with the tasks that have finished since the last call. Returns quickly.
     """
 
     finished: Collection[int]
-    assemble: Callable[[], RowLayout]
+    assemble: Callable[[], Merge]
     read: Callable[[Iterable[int]], None] = lambda _: None
-
-
-@dataclass(frozen=True)
-class ManifestParts:
-    """Generations, columns and times that the manifest of a job's dataset will list, apart from new shards.
-
-    Attributes
-    ----------
-    generations : sequence of NewGeneration
-        All generations, in order.
-    columns : sequence of FieldColumn
-        The columns. The files of new columns are in ``space.columns``, in a folder named like the field.
-    wall_clock : mapping
-        Further keys of ``wall_clock``.
-    about : About
-        Title, licence and citation.
-    """
-
-    generations: Sequence[NewGeneration]
-    columns: Sequence[FieldColumn] = ()
-    wall_clock: Mapping[str, Any] = field(default_factory=dict)
-    about: About = UNSAID
 
 
 @dataclass(frozen=True)
@@ -239,7 +172,7 @@ class JobSettings:
     shares_detector : bool
         Whether a detector process serves all workers.
     needs_gpus : bool
-        Whether each agent on a cluster needs a GPU.
+        Whether workers on a cluster need GPUs.
     notes : sequence of str
         Lines for the user, reported before the work begins.
     """
@@ -254,8 +187,32 @@ class JobSettings:
     notes: Sequence[str] = ()
 
 
-class ResumeRules:
-    """Relation of a plan to earlier work in its folder. By default, the plan can use no earlier work."""
+class PlanRecord:
+    """A plan as it is stored in its folder, and its relation to earlier work there.
+
+    Attributes
+    ----------
+    base : Manifest or None
+        The dataset in the folder that the job updates; None if it makes a new one.
+    """
+
+    base: Manifest | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the bytes."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON, with ``kind`` and ``fingerprint``."""
+        raise NotImplementedError
+
+    def take_item_lines(self) -> Iterable[str]:
+        """Return the lines of the plan's items file, maybe millions, which may be iterated over several times.
+
+        Called once: afterwards the lines are in the file, and the plan need not keep them.
+        """
+        return ()
 
     def made(self, manifest: Manifest) -> bool:
         """Return whether the plan has made a dataset."""
@@ -293,34 +250,13 @@ class JobPlan(Protocol):
         ...
 
     @property
-    def resumption(self) -> ResumeRules:
-        """Relation to earlier work in the folder."""
-        ...
-
-    @property
-    def base(self) -> Manifest | None:
-        """The dataset in the folder that the job updates; None if it makes a new one."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that decides the bytes."""
+    def record(self) -> PlanRecord:
+        """The plan as it is stored in the folder."""
         ...
 
     @property
     def tasks(self) -> Sequence[Task]:
         """All tasks, in order."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as JSON, with ``kind`` and ``fingerprint``."""
-        ...
-
-    def take_item_lines(self) -> Iterable[str]:
-        """Return the lines of the plan's items file, maybe millions, which may be iterated over several times.
-
-        Called once: afterwards the lines are in the file, and the plan need not keep them.
-        """
         ...
 
     def open_work(self, space: Workspace) -> Work:
@@ -329,19 +265,6 @@ class JobPlan(Protocol):
 
     def collect(self, space: Workspace) -> AbstractContextManager[ResultReader]:
         """Collect the results of the tasks inside the block."""
-        ...
-
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
-        """Return what the manifest will list.
-
-        Parameters
-        ----------
-        space : Workspace
-        finished : str
-            Time at which the job finished, for the history.
-        tasks_run : int
-            Number of tasks run by all calls.
-        """
         ...
 
 

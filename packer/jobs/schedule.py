@@ -1,13 +1,12 @@
 """Decide which unit runs next and what follows the death of a worker or a slow item, and count what is done."""
 
-import itertools
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
-from packer.jobs.engines.base import LOOK_S, Clock, Engine, Event
+from packer.jobs.engines.base import Engine, Event
 from packer.jobs.plan import Task, Unit
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
@@ -45,8 +44,6 @@ class Schedule:
         The tasks of the plan.
     on_event : callable
         Called with every event, for the progress display and the journal.
-    item_timeout : float or None
-        Time limit of one item in seconds, without the time in which it waits for another worker; None for no limit.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class Schedule:
         workspace: Workspace,
         tasks: Sequence[Task],
         on_event: Callable[[Event], None],
-        item_timeout: float | None = None,
     ) -> None:
         self._engine = engine
         self._workspace = workspace
@@ -69,75 +65,40 @@ class Schedule:
         self._deaths: Counter[Unit] = Counter()
         self._idle_deaths: Counter[Unit] = Counter()
         self._items_left: dict[int, int] = {}
-        self._times = ItemTimes(Clock())
-        self._item_timeout = item_timeout
-        self._looked_s = 0.0
         self._verdicts: dict[int, tuple[str, str]] = {}
 
-    def run(self, units: Iterable[Unit], more: Callable[[], Collection[Unit]] = tuple) -> None:
+    def run(self, units: Iterable[Unit]) -> None:
         """Run all units.
-
-        Parameters
-        ----------
-        units : iterable of Unit
-        more : callable
-            Called while a worker is idle and no item must run alone; returns further units, if there are any now.
 
         Raises
         ------
         BuildError
             If the job cannot continue.
         """
-        self._add(units)
-        while True:
-            if not self._waiting and not self._alone and self._engine.idle():
-                self._add(more())
-            if not (self._waiting or self._alone or self._running):
-                return
-            self._start()
-            self._take(self._engine.wait())
-            self._stop_overdue()
+        for line in self._workspace.read_verdicts():
+            self._verdicts[line["item"]] = line["step"], line["reason"]
+        new = iter(units)
+        while self._has_next(new) or self._alone or self._running:
+            self._start(new)
+            event = self._engine.wait()
+            follows = self._handle(event)
+            self._on_event(replace(event, follows=follows) if follows else event)
 
-    def withdraw(self) -> None:
-        """Drop all units that have not started."""
-        self._waiting.clear()
-        self._alone.clear()
+    def _has_next(self, new: Iterator[Unit]) -> bool:
+        """Return whether a unit waits. New units, of which there may be a million, are taken one by one."""
+        if not self._waiting:
+            self._waiting.extend((unit, False) for unit in islice(new, 1))
+        return bool(self._waiting)
 
-    def _add(self, units: Iterable[Unit]) -> None:
-        """Queue units, after reading the verdicts of other processes on their items."""
-        before = len(self._waiting)
-        self._waiting.extend((unit, False) for unit in units)
-        if any(unit.has_items for unit, _ in itertools.islice(self._waiting, before, None)):
-            for line in self._workspace.read_verdicts():
-                self._verdicts[line["item"]] = line["step"], line["reason"]
-
-    def _take(self, event: Event) -> None:
-        self._times.take(event)
-        follows = self._handle(event)
-        self._on_event(replace(event, follows=follows) if follows else event)
-
-    def _stop_overdue(self) -> None:
-        """End the workers whose item takes too long; check about every `LOOK_S`."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_S:
-            return
-        self._looked_s = now_s
-        self._times.tick(self._engine.held())
-        if self._item_timeout is None:
-            return
-        for unit, item in self._times.longer_than(self._item_timeout):
-            if self._engine.stop(unit, item):
-                self._take(Event("timeout", unit, item, message=f"took longer than {self._item_timeout:g} s"))
-
-    def _start(self) -> None:
+    def _start(self, new: Iterator[Unit]) -> None:
         if self._lonely is not None and self._running:
             return
         self._lonely = None
-        while self._waiting and self._engine.idle():
+        while self._engine.idle() and self._has_next(new):
             unit, fresh = self._waiting.popleft()
             self._running += 1
             self._engine.start(unit, self._verdicts_of(unit), fresh)
-        if self._alone and not self._running:
+        if self._alone and not self._running and self._engine.idle():
             self._lonely = self._alone.popleft()
             self._running += 1
             self._engine.start(self._lonely, self._verdicts_of(self._lonely), True, alone=True)
@@ -229,38 +190,10 @@ class Schedule:
         return {item: why for item, why in self._verdicts.items() if start <= item < stop}
 
 
-class ItemTimes:
-    """Measures the time that the current item of each unit has taken."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._looked_s = clock.now_s()
-        self._taken_s: dict[Unit, tuple[int, float]] = {}
-
-    def take(self, event: Event) -> None:
-        """Record that an item begins, or that a unit or its item ends."""
-        if event.unit is None:
-            return
-        if event.kind == "start" and event.item is not None:
-            self._taken_s[event.unit] = event.item, 0.0
-        elif event.kind != "items" or self._taken_s.get(event.unit, (-1,))[0] <= event.ends[-1].last:
-            self._taken_s.pop(event.unit, None)
-
-    def tick(self, held: Collection[Unit]) -> None:
-        """Add the time since the last call, except to `held` units, which wait for another worker."""
-        self._clock.tick()
-        passed_s, self._looked_s = self._clock.now_s() - self._looked_s, self._clock.now_s()
-        for unit, (item, taken_s) in self._taken_s.items():
-            if unit not in held:
-                self._taken_s[unit] = item, taken_s + passed_s
-
-    def longer_than(self, limit_s: float) -> list[tuple[Unit, int]]:
-        """Return the units whose item has taken longer than a limit, each with the item."""
-        return [(unit, item) for unit, (item, taken_s) in self._taken_s.items() if taken_s > limit_s]
-
-
 def describe_lost(event: Event, workspace: Workspace, tasks: Sequence[Task]) -> str:
-    """Describe a lost worker and what follows; return an empty text for any other event."""
+    """Describe a lost worker and what follows, or return the text of a note; return an empty text for any other event."""
+    if event.kind == "note":
+        return f"{program()}: {event.message}"
     if not event.follows or event.unit is None:
         return ""
     unit = event.unit

@@ -1,28 +1,33 @@
 """The stages of a job, tasks and shards, and the workers that are reused from one stage to the next."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from dataclasses import replace
-from functools import partial
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
-from packer.assembly.plan import ShardPlan, open_rows, plan_assembly, write_index
-from packer.assembly.shard import place_shard
+from packer.assembly.plan import Merge, ShardPlan, merge_rows
+from packer.assembly.shard import check_shard, published_shard
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.plan import JobPlan, JobSettings, ResultReader, RowLayout, Task, Unit
+from packer.jobs.plan import JobPlan, JobSettings, ResultReader, Task, Unit
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import CountChange, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
-from packer.recipe.engines import ENGINES, WorkerSettings, count_workers, has_core_to_spare
+from packer.recipe.engines import (
+    ENGINES,
+    WORKER_BYTES,
+    ClusterSettings,
+    WorkerSettings,
+    count_workers,
+    has_core_to_spare,
+)
 from packer.recipe.options import BuildOptions
 from packer.sources.item import item_name
 from packer.workspace import Workspace, append_line
-from packer.workspace.durable import check_files, fsync_folder
-from packer.workspace.replacement import describe_final
+from packer.workspace.durable import fsync_folder
+from packer.workspace.paths import RECORD_NAME
 from packer.workspace.shared_files import map_files
 from shardspec.entries import Shard
 from shardspec.errors import BuildError
-from shardspec.layout import INDEX_FOLDER
 from shardspec.registry import resolve
 from shardspec.wording import counted
 
@@ -59,19 +64,32 @@ class Workers:
 
     def run(
         self,
-        units: list[Unit],
+        units: Iterable[Unit],
+        count: int,
         on_event: Callable[[Event], None],
         *,
         shares_detector: bool = False,
         announced: str = "",
     ) -> None:
-        """Run units until all are done, and report each lost worker in one line.
+        """Run units, and report each lost worker in one line.
 
         The workers of one stage are reused in the next, unless they hold models or more workers are needed.
+
+        Parameters
+        ----------
+        units : iterable of Unit
+        count : int
+            Their number.
+        on_event : callable
+            Called with each event.
+        shares_detector : bool
+            Whether one process runs the detector for all workers of a host.
+        announced : str
+            Start of the line that announces the work; empty for none.
         """
-        if not units:
+        if not count:
             return
-        engine = self._engine_for(len(units), shares_detector)
+        engine = self._engine_for(count, shares_detector)
 
         def report(event: Event) -> None:
             self._check()
@@ -80,10 +98,9 @@ class Workers:
             on_event(event)
 
         if announced:
-            self._on_message(f"{announced} {engine.describe(len(units))}")
-        limit_s = self._options.item_timeout if ENGINES[self._options.engine].limits_items else None
+            self._on_message(f"{announced} {engine.describe(count)}")
         try:
-            Schedule(engine, self._space, self._plan.tasks, report, limit_s).run(units)
+            Schedule(engine, self._space, self._plan.tasks, report).run(units)
         except BaseException:
             self.close()
             raise
@@ -106,13 +123,20 @@ class Workers:
 
     def _count_workers(self, units: int) -> int:
         entry, requested = ENGINES[self._options.engine], self._options.workers
+        if entry.many_hosts:
+            return 0  # the engine decides by what each node has
         return count_workers(requested, self._plan.settings.preset, units) if entry.many_workers else 1
 
     def _open_engine(self, units: int, workers: int, shares_detector: bool) -> Engine:
-        options = self._options
+        options, settings, cluster = self._options, self._plan.settings, None
         # A worker that waits for the detecting process can decode meanwhile.
         ahead = shares_detector or has_core_to_spare(min(workers, units))
-        team = WorkerSettings(workers, options.item_timeout, ahead, shares_detector)
+        if ENGINES[options.engine].many_hosts:
+            in_all = None if options.workers == "auto" else int(options.workers)
+            gpus = options.ray_gpus if settings.needs_gpus else 0
+            worker_bytes = WORKER_BYTES[settings.preset]
+            cluster = ClusterSettings(options.ray_address, options.workers_per_node, in_all, worker_bytes, gpus)
+        team = WorkerSettings(workers, options.item_timeout, ahead, shares_detector, cluster)
         make = resolve("engine", options.engine, ENGINES)
         engine: Engine = make(self._space, lambda: self._plan.open_work(self._space), team)
         return engine
@@ -126,6 +150,7 @@ def run_tasks(
     results: ResultReader,
     *,
     rejects: bool,
+    chosen: Sequence[int] | None = None,
 ) -> None:
     """Run every unfinished task.
 
@@ -133,29 +158,32 @@ def run_tasks(
     ----------
     rejects : bool
         Whether items may be rejected; otherwise the first reject ends the job.
+    chosen : sequence of int, optional
+        The numbers of the tasks to run; by default all.
 
     Raises
     ------
     BuildError
         If the job cannot continue.
     """
-    missing = [number for number in range(len(plan.tasks)) if number not in results.finished]
-    if not plan.tasks:
+    numbers = range(len(plan.tasks)) if chosen is None else chosen
+    if not numbers:
         return
-    settings = plan.settings
-    items = sum(task.stop - task.start for task in plan.tasks)
-    done = items - sum(plan.tasks[number].stop - plan.tasks[number].start for number in missing)
+    missing = array("q", (number for number in numbers if number not in results.finished))
+    settings, tasks = plan.settings, plan.tasks
+    items, left = (sum(tasks[number].stop - tasks[number].start for number in some) for some in (numbers, missing))
+    done = items - left
     with Stage(listener, settings.stage, items, f"{settings.item}s", done) as stage:
         results.read(results.finished)
-        events = TaskEvents(plan.tasks, space, stage, rejects=rejects)
+        events = TaskEvents(tasks, space, stage, rejects=rejects)
 
         def on_event(event: Event) -> None:
             events.take(event)
             results.read([event.unit.number] if event.ends_task and event.unit is not None else [])
 
-        units = [Unit("task", number) for number in missing]
+        units = (Unit("task", number) for number in missing)
         announced = _announce(settings, items, done)
-        workers.run(units, on_event, shares_detector=settings.shares_detector, announced=announced)
+        workers.run(units, len(missing), on_event, shares_detector=settings.shares_detector, announced=announced)
 
 
 def _announce(settings: JobSettings, items: int, done: int) -> str:
@@ -212,17 +240,15 @@ def failed_item(item: str, why: str) -> BuildError:
     return BuildError(f"item {item!r} gave no sample, and --on-error is fail: {why}")
 
 
-def cut_into_shards(assemble: Callable[[], RowLayout], space: Workspace) -> ShardPlan:
+def cut_into_shards(assemble: Callable[[], Merge], space: Workspace) -> ShardPlan:
     """Cut the rows of all tasks into shards, and write the reports, the index, and last the plan of the shards."""
-    found = assemble()
-    with closing(open_rows(found.rows, space) if found.source is None else found.source) as source:
-        assembly = plan_assembly(space, found.rows, source, found.format, found.pieces, found.order, found.first_shard)
-        write_index(source, found.order, space.final / INDEX_FOLDER, found.before)
-    for folder in space.part_folders():  # no task runs again from here on, so the names of the parts must be durable
+    merge = assemble()
+    with closing(merge.source):
+        plan = merge_rows(merge, space)
+    for folder in space.part_folders():  # no task runs again from here on, so the names of the pieces must be durable
         fsync_folder(folder)
-    assembly = replace(assembly, files=describe_final(space))
-    assembly.save()
-    return assembly
+    plan.save()
+    return plan
 
 
 def assemble_shards(
@@ -230,19 +256,14 @@ def assemble_shards(
 ) -> tuple[Shard, ...]:
     """Write the unfinished shards of a plan, and return all shards in order. Uploads may not have ended yet."""
     workspace, count = plan.workspace, len(plan.sizes)
-    root = workspace.shard_folder
-    place = partial(place_shard, root) if upload is None else upload.place
+    root = workspace.out
     shards: dict[int, Shard] = {}
     plan.staging.mkdir(exist_ok=True)
 
     def find(number: int) -> Shard | None:
         """Return a shard that an earlier call finished, unless its files have been damaged since."""
-        shard = place(plan.published(number))
-        with suppress(BuildError):
-            if shard is not None and upload is None:  # the uploaded files are gone
-                check_files(root, shard.files)
-            return shard
-        return None
+        published = plan.published(number)
+        return check_shard(root, published) if upload is None else upload.place(published)
 
     placed = map_files(root, find, range(count))
     for number, shard in enumerate(placed):
@@ -257,10 +278,12 @@ def assemble_shards(
             if event.kind == "done" and event.unit is not None:
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
-                shard = place(plan.published(number))
+                published = plan.published(number)
+                workspace.promised(published / RECORD_NAME)
+                shard = published_shard(published) if upload is None else upload.place(published)
                 if shard is None:
                     raise BuildError(
-                        place=plan.published(number),
+                        place=published,
                         expected="the files of a finished shard",
                         found="others",
                         hint="run the same command again to resume",
@@ -269,6 +292,6 @@ def assemble_shards(
                 size = shard.bytes
             stage.advance(int(event.kind == "done"), size=size)
 
-        workers.run([Unit("shard", number) for number in range(count) if number not in shards], on_event)
-    fsync_folder(root)
+        units = [Unit("shard", number) for number in range(count) if number not in shards]
+        workers.run(units, len(units), on_event)
     return tuple(shards[number] for number in range(count))

@@ -8,16 +8,15 @@ from typing import Any
 from packer.jobs.plan import JobPlan
 from packer.jobs.upload import Upload
 from packer.workspace import Workspace, append_line
-from packer.workspace.agents import close_to_agents
 from packer.workspace.disk_list import Reiterable
 from packer.workspace.durable import read_record, write_durably, write_if_changed
 from packer.workspace.folder import begun_on, committed, discard, prepare_folder, prepare_update
-from packer.workspace.machines import MADE_ON, RUNTIME, describe_others, here
-from packer.workspace.replacement import finish_replacement
-from shardspec.errors import BuildError, ResumeMismatchError
+from packer.workspace.machines import MADE_ON, PIECES, RUNTIME, describe_others, here
+from packer.workspace.replacement import finish
+from shardspec.errors import BuildError, ResumeMismatchError, UsageError
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest, seal
-from shardspec.wording import counted
+from shardspec.wording import counted, program
 
 
 class JobStart:
@@ -52,13 +51,13 @@ class JobStart:
         upload: Upload | None,
     ) -> None:
         self._plan = plan
+        self._record = plan.record
         self._kind = plan.settings.kind
         self._layout = layout
         self._space = space
         self._overwrite = overwrite
         self._on_message = on_message
         self._upload = upload
-        self._wrote_items = False
         self.sessions = 1
 
     def find_finished(self) -> Manifest | None:
@@ -66,30 +65,24 @@ class JobStart:
 
         Takes no lock, because the folder may be read-only.
         """
-        if self._overwrite or self._plan.base is not None:
+        if self._overwrite or self._record.base is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             manifest = None if self._space.root.exists() else self._committed()
-            return manifest if manifest is not None and self._plan.resumption.made(manifest) else None
+            return manifest if manifest is not None and self._record.made(manifest) else None
         return None
 
     def start_or_resume(self) -> Manifest | None:
-        """Start or resume the job after all agents have ended; return the dataset if it is already finished."""
-        reopen, goes_on = close_to_agents(self._space, self._on_message), False
-        try:
-            if self._upload is not None:
-                self._upload.check(self._space, self._overwrite)
-            made = None
-            if self._plan.base is not None:
-                self._enter_update(self._plan.base)
-            else:
-                made = self._enter()
-            goes_on = made is None
-            if self._upload is not None and goes_on:
-                self._upload.begin(self._space)
-        finally:
-            if not goes_on:
-                reopen()
+        """Start or resume the job; return the dataset if it is already finished."""
+        if self._upload is not None:
+            self._upload.check(self._space, self._overwrite)
+        made = None
+        if self._record.base is not None:
+            self._enter_update(self._record.base)
+        else:
+            made = self._enter()
+        if self._upload is not None and made is None:
+            self._upload.begin(self._space)
         return made
 
     def start_without_plan(self) -> None:
@@ -99,41 +92,52 @@ class JobStart:
         ------
         UsageError, ResumeMismatchError
             If the folder holds anything other than a dataset to overwrite, or the unfinished build of another plan.
-        BuildError
-            If agents are at work in it.
         """
         space, overwrite = self._space, self._overwrite
-        replaced = finish_replacement(space)
+        replaced = finish(space)
         manifest = committed(self._layout)
-        if not replaced and begun_on(space, manifest) and not overwrite:
-            self._refuse_other_plan(read_record(space.plan))
+        if not replaced and begun_on(space, manifest):
+            old = self._read_plan()
+            if not overwrite:
+                self._refuse_other_plan(old)
         why = "" if manifest is None else counted(manifest.samples, "sample")
-        remedy = "" if manifest is None else self._plan.resumption.advise(manifest)
-        reopen = close_to_agents(space, self._on_message)
-        try:
-            prepare_folder(self._layout, space, manifest, overwrite, why, remedy, self._layout.root)
-        except BaseException:
-            reopen()
-            raise
+        remedy = "" if manifest is None else self._record.advise(manifest)
+        prepare_folder(self._layout, space, manifest, overwrite, why, remedy, self._layout.root)
+
+    def start_pieces(self, more: Mapping[str, Any]) -> None:
+        """Write the plan into a folder of pieces, which must be new or empty.
+
+        Parameters
+        ----------
+        more : mapping
+            Further entries of the plan's document.
+
+        Raises
+        ------
+        UsageError
+            If the folder holds other files.
+        """
+        prepare_folder(self._layout, self._space, None, False, "", "", self._layout.root)
+        self._write_plan(more)
 
     def _enter(self) -> Manifest | None:
         """Return the dataset if this plan has made it; otherwise resume or start the job."""
-        plan, space, overwrite, upload = self._plan, self._space, self._overwrite, self._upload
-        replaced = finish_replacement(space) if upload is None else upload.finish(space)
+        space, overwrite, upload = self._space, self._overwrite, self._upload
+        replaced = finish(space) if upload is None else upload.finish(space)
         manifest = self._committed()
         begun = not replaced and begun_on(space, manifest)
-        if manifest is not None and plan.resumption.made(manifest) and (replaced or not overwrite):
+        if manifest is not None and self._record.made(manifest) and (replaced or not overwrite):
             if not begun:  # an unfinished replacement of this dataset stays for the call that started it
                 space.remove()
             return manifest
         why = (
             ""
             if manifest is None or overwrite
-            else f"made by another plan: {plan.resumption.describe_made(self._layout, manifest)}"
+            else f"made by another plan: {self._record.describe_made(self._layout, manifest)}"
         )
         if begun:
-            old = read_record(space.plan)
-            same = old["fingerprint"] == plan.fingerprint
+            old = self._read_plan()
+            same = old["fingerprint"] == self._record.fingerprint
             if same and (manifest is None or overwrite):
                 self._resume()
                 return None
@@ -147,11 +151,24 @@ class JobStart:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        remedy = "" if manifest is None or upload is not None else plan.resumption.advise(manifest)
+        remedy = "" if manifest is None or upload is not None else self._record.advise(manifest)
         place = self._layout.root if upload is None else upload.url
         prepare_folder(self._layout, space, manifest, overwrite, why, remedy, place)
         self._write_plan()
         return None
+
+    def _read_plan(self) -> dict[str, Any]:
+        """Read the plan in the folder. Pieces are refused, because shares hold no lock and may be at work there."""
+        old = read_record(self._space.plan)
+        if PIECES in old:
+            root = self._layout.root
+            raise UsageError(
+                place=root,
+                expected="a new or empty folder",
+                found="pieces of a build",
+                hint=f"{program()} merge {root} OUT makes a dataset from them; to discard them, delete the folder",
+            )
+        return old
 
     def _committed(self) -> Manifest | None:
         """Return the manifest of the dataset at the job's place."""
@@ -162,7 +179,7 @@ class JobStart:
         self._check_standing(base)
         if space.plan.exists() and not space.replaced.exists():
             old = read_record(space.plan)
-            if begun_on(space, base) and old["fingerprint"] == self._plan.fingerprint:
+            if begun_on(space, base) and old["fingerprint"] == self._record.fingerprint:
                 self._resume()
                 return
             self._take_over(old)
@@ -171,7 +188,7 @@ class JobStart:
 
     def _check_standing(self, expected: Manifest) -> None:
         """Check that the dataset in the folder has not changed since the plan was made."""
-        if self._space.successor.exists() or committed(self._layout) != expected:
+        if committed(self._layout) != expected:
             raise BuildError(
                 place=self._layout.root,
                 expected="the dataset that the work was planned for",
@@ -182,11 +199,11 @@ class JobStart:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep results that this plan can use; return whether there are any."""
         space = self._space
-        line = self._plan.resumption.take_over(space, old) if old["kind"] == self._kind else None
+        line = self._record.take_over(space, old) if old["kind"] == self._kind else None
         if line is None:
             return False
         self._count_sessions()
-        discard(space, aside=space.replaced.exists() or space.base.exists(), kept=True)
+        discard(space, kept=True)
         self._on_message(line)
         return True
 
@@ -197,15 +214,15 @@ class JobStart:
         self._space.sweep()
         self._count_sessions()
         self._write_plan()  # the same source files may have been moved since
-        self._plan.resumption.resume(self._space)
+        self._record.resume(self._space)
 
     def _refuse_other_plan(self, old: Mapping[str, Any]) -> None:
         kind = old["kind"]
         if kind == self._kind:
-            difference = self._plan.resumption.describe_unfinished(self._space, old)
+            difference = self._record.describe_unfinished(self._space, old)
         else:
             difference = f"it is a {kind}, and this is a {self._kind}"
-        versions = describe_others(old.get(RUNTIME, {}), self._plan.to_json().get(RUNTIME, {}))
+        versions = describe_others(old.get(RUNTIME, {}), self._record.to_json().get(RUNTIME, {}))
         what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(
             (
@@ -215,12 +232,12 @@ class JobStart:
             place=self._layout.root,
         )
 
-    def _write_plan(self) -> None:
+    def _write_plan(self, more: Mapping[str, Any] | None = None) -> None:
         """Write the items and the plan, and record a session of the job."""
         self._space.create_results(len(self._plan.tasks))
-        if not self._wrote_items:  # this process may resume what it has opened to agents
-            lines = self._plan.take_item_lines()
-            write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
-            self._wrote_items = True
-        write_if_changed(self._space.plan, [seal(json.dumps({**self._plan.to_json(), MADE_ON: here()}))])
+        lines = self._record.take_item_lines()
+        write_if_changed(self._space.items, Reiterable(lambda: (line.encode("ascii") for line in lines)))
+        write_if_changed(
+            self._space.plan, [seal(json.dumps({**self._record.to_json(), **(more or {}), MADE_ON: here()}))]
+        )
         append_line(self._space.journal, {"did": "session"})

@@ -13,13 +13,14 @@ from packer.assembly.shard import published_shard
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.transfers import Transfers
 from packer.workspace import Workspace
+from packer.workspace.card import is_generated, make_card
 from packer.workspace.durable import read_record, write_record
 from packer.workspace.folder import remove_shards
-from packer.workspace.replacement import set_aside, unused_prefix
 from packer.workspace.shared_files import host
-from shardspec.entries import ASIDE, FileEntry, Shard
+from shardspec.entries import CARD_NAME, FileEntry, Shard, strip_tag
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
-from shardspec.layout import BUILD_FOLDER, CARD_NAME, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.formats import get_format
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Store
 from shardspec.wording import list_some
@@ -27,11 +28,12 @@ from shardspec.wording import list_some
 _MARK = f"{BUILD_FOLDER}/upload.json"
 """Object that marks an unfinished upload. It says whose the upload is."""
 _MARK_BYTES_MAX = 1 << 16
+_CARD_BYTES_MAX = 1 << 20
 _PROBE_S = 10
 """Seconds for which the first request is repeated."""
 _REPORTS = "|".join(map(re.escape, (ITEMS_NAME, REJECTS_NAME, CARD_NAME)))
-_OURS = re.compile(rf"(?:{ASIDE})*(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{_REPORTS})\Z")
-"""Names of the objects that an upload writes before the manifest."""
+_OURS = re.compile(rf"(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{_REPORTS})\Z")
+"""Names, without tags, of the objects that an upload writes."""
 
 
 class _File(NamedTuple):
@@ -41,16 +43,14 @@ class _File(NamedTuple):
     ----------
     folder : Path
     entry : FileEntry
-    prefix : str
-        Prefix of the object's name.
-    deletes : bool
-        Whether the file is deleted after the upload.
+        Its name is that of the object.
+    name : str
+        The file's name in the folder.
     """
 
     folder: Path
     entry: FileEntry
-    prefix: str
-    deletes: bool
+    name: str
 
 
 class Upload:
@@ -59,10 +59,6 @@ class Upload:
     Each shard is uploaded when it is finished, and its local files are deleted. The manifest is written last, so an
     unfinished dataset cannot be opened. The workspace records what was uploaded to which place, and an object in the
     store says which workspace that is.
-
-    If the dataset replaces another one, its names must not be those of the old objects, which stay until the new manifest
-    is in place. So the names of its shards begin with `shardspec.entries.ASIDE`, unless those of the old shards do. The
-    other files are small: they are uploaded under such names, and once more under their own when the old ones are gone.
 
     Parameters
     ----------
@@ -110,7 +106,7 @@ class Upload:
                 found=f"one that host {mark.get('host')} uploads from {mark.get('work')}",
                 hint="resume its build there, choose another place, or discard it with `overwrite`",
             )
-        others = [name for name in self._find_others() if not (mark and _OURS.match(name))]
+        others = [name for name in self._find_others() if not (mark and _is_ours(name))]
         if others:
             raise UsageError(
                 place=self.url,
@@ -124,11 +120,11 @@ class Upload:
         state = self._state(space)
         if state.get("url") != self.url or self._read_mark().get("id") != state["id"]:
             remove_shards(space)
-            state = {"url": self.url, "id": uuid.uuid4().hex, **self._find_prefixes()}
+            state = {"url": self.url, "id": uuid.uuid4().hex}
             write_record(space.upload, state)
         else:
             with suppress(StoreError):  # some servers do not have this request, and some users not the permission
-                self._store.abort_uploads(_OURS.match)  # of a process that was killed: invisible, and paid for
+                self._store.abort_uploads(_is_ours)  # of a process that was killed: invisible, and paid for
         self._record = state
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
@@ -152,28 +148,22 @@ class Upload:
         shard = published_shard(published)
         if shard is None:
             return None
-        prefix = self._record["shards"]
         left = [entry for entry in shard.files if (published / entry.name).exists()]
-        if any(self._sizes.get(prefix + entry.name) != entry.bytes for entry in shard.files if entry not in left):
+        if any(self._sizes.get(entry.name) != entry.bytes for entry in shard.files if entry not in left):
             return None
         for entry in left:
-            self._transfers.add(_File(published, entry, prefix, True))
+            self._transfers.add(_File(published, entry, entry.name))
         return shard
 
     def commit(
         self, manifest: Manifest, space: Workspace, listener: ProgressListener, check: Callable[[], None]
-    ) -> Manifest:
-        """Upload the other files, wait for all uploads, write the manifest, and delete the replaced dataset.
+    ) -> None:
+        """Upload the other files, wait for all uploads, write the manifest and the card, and delete the replaced dataset.
 
         Parameters
         ----------
         check : callable
             Called after each file; raises if this process must stop.
-
-        Returns
-        -------
-        Manifest
-            The manifest with the names in the store.
 
         Raises
         ------
@@ -183,19 +173,17 @@ class Upload:
             If another workspace has begun to upload to the same place.
         """
         for entry in manifest.files:
-            self._transfers.add(_File(space.final, entry, self._record["files"], False))
+            self._transfers.add(_File(space.final, entry, entry.own_name))
         with Stage(listener, "uploading", self._transfers.left, "files") as stage:
             for file, _ in self._transfers.results():
                 check()
                 stage.advance(size=file.entry.bytes)
-        manifest = replace(set_aside(manifest, self._record["shards"]), files=manifest.files)
         state = {**self._record, "manifest": manifest.dumps().decode()}
         write_record(space.upload, state)
-        if not self.finish(space) or self.manifest is None:
+        if not self.finish(space):
             raise BuildLockedError(
                 "another build has begun to upload to the same place: this build stops", place=self.url
             )
-        return self.manifest
 
     def finish(self, space: Workspace) -> bool:
         """Commit an upload of which only the commit is left, or has been interrupted, and return whether it is done."""
@@ -205,20 +193,25 @@ class Upload:
         manifest = Manifest.loads(state["manifest"].encode(), str(space.upload))
         if self._read_mark().get("id") != state["id"]:  # deleted last, or replaced by another build
             return self.manifest == manifest
-        aside = set_aside(manifest, state["files"], shards=False)
         if self.manifest != manifest:
-            self._store.put(MANIFEST_NAME, aside.dumps())
-            kept = {_MARK, MANIFEST_NAME, *(entry.name for one in (aside, manifest) for entry in one.entries)}
-            self._store.delete([name for name in self._sizes if name not in kept])
-            if aside != manifest:
-                for entry in manifest.files:
-                    self._store.put(entry.name, space.final / entry.name)
-                self._store.put(MANIFEST_NAME, manifest.dumps())
-        if aside != manifest:
-            self._store.delete([entry.name for entry in aside.files])
+            self._store.put(MANIFEST_NAME, manifest.dumps())
+        self._put_card(space, manifest)
+        kept = {_MARK, MANIFEST_NAME, CARD_NAME, *(entry.name for entry in manifest.entries)}
+        self._store.delete([name for name in self._sizes if name not in kept])
         self._store.delete([_MARK])
         self.manifest = manifest
         return True
+
+    def _put_card(self, space: Workspace, manifest: Manifest) -> None:
+        """Upload the card of a dataset if its format has one. A card that a person has edited stays."""
+        card = self._read(CARD_NAME, _CARD_BYTES_MAX) if CARD_NAME in self._sizes else None
+        if card is not None and not is_generated(card):
+            return
+        if get_format(manifest.format).card:
+            files = tuple(replace(entry, name=entry.own_name) for entry in manifest.files)
+            self._store.put(CARD_NAME, make_card(Layout(space.final), replace(manifest, files=files)))
+        elif card is not None:
+            self._store.delete([CARD_NAME])
 
     def replace_manifest(self, manifest: Manifest) -> None:
         """Replace the manifest of the finished dataset by one with the same files."""
@@ -237,31 +230,22 @@ class Upload:
 
     def _send(self, file: "_File") -> None:
         layout, entry = Layout(file.folder), file.entry
-        path = layout.file(entry)
+        path = file.folder / file.name
         try:
-            layout.check_digest(entry)
+            layout.check_digest(replace(entry, name=file.name))
         except DatasetError as error:
             path.unlink(missing_ok=True)
             raise BuildError(error, hint="run the same command again, which writes it again") from error
-        self._store.put(file.prefix + entry.name, path)
-        if file.deletes:
+        self._store.put(entry.name, path)
+        if file.name == entry.name:  # of a shard: the other files are small, and needed for the card
             path.unlink()
 
     def _find_others(self) -> list[str]:
         """Return the names of objects that belong neither to the dataset nor to the mark."""
         entries = () if self.manifest is None else self.manifest.entries
         known = {_MARK, MANIFEST_NAME, *(entry.name for entry in entries)}
+        known |= set() if self.manifest is None else {CARD_NAME}
         return [name for name in self._sizes if name not in known]
-
-    def _find_prefixes(self) -> dict[str, str]:
-        """Return prefixes with which no new name of a shard or of another file is that of an object to be replaced."""
-        if self.manifest is None:
-            return {"shards": "", "files": ""}
-        unused = unused_prefix(self.manifest)
-        return {
-            "shards": "" if all(one.name.startswith(ASIDE) for one in self.manifest.shards) else unused,
-            "files": unused,
-        }
 
     def _state(self, space: Workspace) -> dict[str, Any]:
         """Return what the workspace has recorded about its upload: place, identity, and in the end the manifest."""
@@ -285,3 +269,8 @@ class Upload:
             return self._store.read(name, most)
         except FileNotFoundError:
             return None
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether an upload may have written an object."""
+    return _OURS.match(strip_tag(name)) is not None

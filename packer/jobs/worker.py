@@ -30,6 +30,7 @@ WORKS: Mapping[str, ImportTarget] = {
     "convert": ImportTarget("packer.packed.plan:RepackWork"),
     "copy": ImportTarget("packer.packed.plan:RepackWork"),
     "merge": ImportTarget("packer.packed.plan:RepackWork"),
+    "remove": ImportTarget("packer.packed.plan:RepackWork"),
     "split": ImportTarget("packer.packed.plan:RepackWork"),
 }
 """The class that runs the units of a plan, by the plan's kind."""
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _work(workspace: Path, place: CurrentItem, resources: StepResources, requests: Requests, answers: TextIO) -> None:
     try:
-        space = Workspace(workspace, key=os.environ.get(PLAN, ""), owner=os.environ.get(OWNER, ""))
+        space, owner = Workspace(workspace, key=os.environ.get(PLAN, "")), os.environ.get(OWNER, "")
+        space = space.of_owner(owner) if owner else space
         work = open_work(space, resources)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))
@@ -100,11 +102,10 @@ def _serve(work: Work, place: CurrentItem, request: dict[str, Any], answers: Tex
         if what == "frame":
             place.set_frames(samples)
             return
-        items, samples = (samples, 1) if what == "packed" else (1, samples)
         if ends and (last := ends[-1])[0] + last[3] == item and last[1] == samples and last[2] == reason == "":
-            last[3] += items
+            last[3] += 1
         else:
-            ends.append([item, samples, reason, items])
+            ends.append([item, samples, reason, 1])
         place.set(None)
         now_s = time.monotonic()
         if now_s - sent_s > _ENDS_S or reason:

@@ -54,7 +54,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
 
 def _add(tree: Tree, found: TreeContents, videos: Collection[str], base: str, split: str) -> None:
     path, is_test = join(base, _LISTS[split]), split in _TESTS
-    entries = ({"file": line} for line in read_lines(tree.root / path) if line) if is_test else read_entries(tree, path)
+    entries = ({"file": line} for line in read_lines(tree.file(path)) if line) if is_test else read_entries(tree, path)
     listed: set[str] = set()
     for entry in entries:
         file = relative_path(str(entry.get("file", "")), path)

@@ -48,7 +48,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
         and (video.compression is None or video.compression in compressions)
     ]
     _note_overlaps(found, videos)
-    frames = _Frames(tree, path, videos)
+    frames = _FrameList(tree, path, videos)
     chosen = [video for video in videos if choice.wants(video.split)]
     for video in tree.each(chosen, "videos"):
         _add(found, frames, video)
@@ -136,7 +136,7 @@ def _is_real(label: str) -> bool:
     return "real" in label.lower()
 
 
-class _Frames:
+class _FrameList:
     """Existing frames, listed folder by folder when needed."""
 
     def __init__(self, tree: Tree, path: Path, videos: list[BenchVideo]) -> None:
@@ -170,7 +170,7 @@ class _Frames:
         return sorted(set().union(*self._paths.values()) - listed)
 
 
-def _add(found: TreeContents, frames: _Frames, video: BenchVideo) -> None:
+def _add(found: TreeContents, frames: _FrameList, video: BenchVideo) -> None:
     """Add a video's frames, each with the mask of the same name."""
     masks = {PurePosixPath(mask).stem: frames.path(mask) for mask in video.masks}
     real = _is_real(video.label)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from packer.known.deepfakebench import read_videos
 from packer.known.tree import DatasetFilter, Tree, TreeContents, join
-from packer.vision.media import medium_of
+from packer.vision.media import is_picture
 from shardspec.errors import UsageError
 from shardspec.wording import list_some
 
@@ -74,7 +74,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     found = TreeContents()
     files: dict[str, FrameId] = {}
     for folder, names in tree.walk(found):
-        for path in (join(folder, name) for name in names if medium_of(name)):
+        for path in (join(folder, name) for name in names if is_picture(name)):
             frame = FrameId.of(path)
             if frame is None:
                 found.unlisted.append(path)

@@ -86,10 +86,10 @@ def _read_list(tree: Tree, folder: str, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_object(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
-    yield from read_json(tree.root / where, dict).items()
+    yield from read_json(tree.file(where), dict).items()
 
 
 def _read_test_labels(tree: Tree, where: str) -> Iterator[tuple[str, object]]:
     """Read ``filename,label`` of the test set, where 1 is a forgery."""
-    for row in read_rows(tree.root / where, ("filename", "label"), "filename and label"):
+    for row in read_rows(tree.file(where), ("filename", "label"), "filename and label"):
         yield row["filename"], {"label": row["label"], "split": "test"}

@@ -82,7 +82,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
 
 def _entries(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the path of each listed video from its type on, and its row."""
-    for row in tree.each(list(read_rows(tree.root / path, _COLUMNS, ", ".join(_COLUMNS))), "videos"):
+    for row in tree.each(list(read_rows(tree.file(path), _COLUMNS, ", ".join(_COLUMNS))), "videos"):
         if row["type"] not in MODIFIED:
             raise UsageError(place=path, expected=f"a type, one of {', '.join(MODIFIED)}", found=shorten(row["type"]))
         folder = row.get("", "").replace("\\", "/").partition(f"{_INNER}/")[2]

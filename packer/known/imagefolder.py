@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from packer.known.tree import DatasetFilter, Tree, TreeContents, join
-from packer.vision.media import medium_of
+from packer.vision.media import is_picture
 from shardspec.wording import list_some, program
 
 SPLITS: Mapping[str, str] = {
@@ -32,7 +32,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
         if split is None or not choice.wants(split):
             continue
         folder = join(base, name)
-        found.unlisted += tree.paths(folder, medium_of)
+        found.unlisted += tree.paths(folder, is_picture)
         for label in tree.each(tree.folders(folder), "folders"):
             paths = _below(tree, join(folder, label))
             found.rows += [{"path": path, "label": label, "split": split} for path in paths]
@@ -48,7 +48,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
 
 
 def _below(tree: Tree, folder: str) -> list[str]:
-    paths = tree.paths(folder, medium_of)
+    paths = tree.paths(folder, is_picture)
     for name in tree.folders(folder):
         paths += _below(tree, join(folder, name))
     return paths

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path, PurePosixPath
 
-from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_lines, read_rows
+from packer.known.tree import DatasetFilter, ListFile, Tree, TreeContents, join, read_lines, read_rows
 from packer.vision.media import IMAGE
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -112,10 +112,10 @@ def _folders_above(tree: Tree, base: str) -> list[str]:
     return ["/".join([".."] * depth) for depth in range(1, len(kaggle) - len(PurePosixPath(base).parts) + 1)]
 
 
-def _read_classes(path: Path) -> dict[str, str]:
+def _read_classes(path: ListFile) -> dict[str, str]:
     """Read lines with an image and its class: Kaggle's CSV, or ``ILSVRC2012_val_00000001.JPEG n01751748``."""
     listed: dict[str, str] = {}
-    if path.suffix.lower() == ".csv":
+    if path.name.lower().endswith(".csv"):
         rows = read_rows(path, ("imageid", "predictionstring"), "ImageId and PredictionString")
         lines = enumerate((f"{row['imageid']} {row['predictionstring']}" for row in rows), start=2)
     else:
@@ -135,11 +135,15 @@ def _read_classes(path: Path) -> dict[str, str]:
     return listed
 
 
-def _read_devkit(path: Path) -> dict[str, str]:
+def _read_devkit(path: ListFile) -> dict[str, str]:
     """Read the development kit's list. Line i has the class number of image i, as ``meta.mat`` numbers the classes.
 
     These numbers differ from the sorted order of the WordNet ids.
     """
+    if not isinstance(path, Path):
+        raise UsageError(
+            place=path, expected="the development kit as files", found="one in a zip file", hint="unpack it"
+        )
     classes = _read_devkit_classes(path.with_name(DEVKIT_CLASSES))
     listed = {}
     for number, line in enumerate(filter(None, read_lines(path)), start=1):

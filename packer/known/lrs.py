@@ -1,9 +1,7 @@
 """LRS2 (``main/ID/NNNNN.mp4`` with lists) and LRS3 (``{pretrain,trainval,test}/ID/NNNNN.mp4``), with text files."""
 
-from pathlib import Path
-
-from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_lines, relative_path
-from packer.vision.media import medium_of
+from packer.known.tree import DatasetFilter, ListFile, Tree, TreeContents, join, read_lines, relative_path
+from packer.vision.media import is_picture
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
@@ -73,12 +71,12 @@ def _add(
             elif choice.wants(of):
                 text = tree.read_sidecar(join(folder, f"{clip}.txt"), "text")
                 found.rows.append({"path": path, "split": of, "clip": recording, "text": text})
-    found.unlisted += tree.paths(folder, medium_of)
+    found.unlisted += tree.paths(folder, is_picture)
     missing = [clip for clip, of in sorted(listed.items()) if clip not in clips and choice.wants(of)]
     found.missing += [join(folder, f"{clip}.mp4") for clip in missing]
 
 
-def _read_list(path: Path) -> list[str]:
+def _read_list(path: ListFile) -> list[str]:
     """Read clips ``ID/NNNNN``. Lines of the test list have another word."""
     clips = []
     for number, line in enumerate(read_lines(path), start=1):

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from packer.known.tree import DatasetFilter, Tree, TreeContents, join
-from packer.vision.media import medium_of
+from packer.vision.media import is_picture
 
 SPLITS = ("train", "val", "test")
 _MOST_TRIED = 20
@@ -18,7 +18,7 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
     )
     found = TreeContents()
     for word in tree.each(tree.folders(base), "words"):
-        found.unlisted += tree.paths(join(base, word), medium_of)
+        found.unlisted += tree.paths(join(base, word), is_picture)
         for split in filter(choice.wants, SPLITS):
             folder = join(base, word, split)
             videos = tree.videos(folder)

@@ -6,6 +6,7 @@ Functions that read a list raise `UsageError` if the file cannot be read, is too
 import csv
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from packer.jobs.progress import ProgressListener, Stage
+from packer.sources.archives.zipped import ZippedFile, ZippedFiles
 from packer.sources.column_types import parse_intervals
 from packer.vision.media import VIDEO
-from packer.workspace.shared_files import listing_folders, walk
+from packer.workspace.shared_files import listing_folders
 from shardspec.errors import UsageError, system_reason
 from shardspec.wording import counted, did_you_mean, found_instead, list_some, shorten
 
@@ -52,6 +54,9 @@ _JSON_BYTES = 2**30
 _SIDECAR_BYTES = 2**20
 
 T = TypeVar("T")
+
+ListFile = Path | ZippedFile
+"""A list of a dataset, in its folder or in a zip file there."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,8 @@ class TreeContents:
 class Tree:
     """A dataset's folder. Paths passed and returned are relative to its root, with ``/``; ``""`` is the root.
 
+    Files in zip files directly in the folder count as if these were unpacked there.
+
     Attributes
     ----------
     root : Path
@@ -169,6 +176,15 @@ class Tree:
         self.root = root
         self.doubles: list[str] = []
         self._listener = listener
+        self._zipped = ZippedFiles(root).by_path
+        self._zipped_in: dict[str, dict[str, bool]] = defaultdict(dict)
+        """Names in each folder of zip files; True for a folder."""
+        for path in self._zipped:
+            above, is_folder = path, False
+            while above and above.rpartition("/")[2] not in self._zipped_in[above.rpartition("/")[0]]:
+                folder, _, name = above.rpartition("/")
+                self._zipped_in[folder][name] = is_folder
+                above, is_folder = folder, True
 
     def locate(self, fits: Callable[[str], bool], expected: str, deeper: Sequence[str] = ()) -> str:
         """Find the folder that holds the dataset: the root, one of `deeper`, or the only folder in the root that fits.
@@ -195,7 +211,7 @@ class Tree:
 
     def folders(self, folder: str) -> list[str]:
         """Return the sorted names of the folders in a folder, which need not exist."""
-        return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
+        return sorted(name for name, is_folder in self._entries(folder).items() if is_folder)
 
     def all_videos(self, found: TreeContents, top: str = "") -> set[str]:
         """Return the paths of all videos below a folder, which need not exist."""
@@ -203,7 +219,7 @@ class Tree:
 
     def files(self, folder: str, wanted: Callable[[str], object]) -> list[str]:
         """Return the sorted names of the wanted files in a folder, which need not exist."""
-        return sorted(entry.name for entry in self._entries(folder) if wanted(entry.name) and not entry.is_dir())
+        return sorted(name for name, is_folder in self._entries(folder).items() if wanted(name) and not is_folder)
 
     def paths(self, folder: str, wanted: Callable[[str], object]) -> list[str]:
         """Return the sorted paths of the wanted files in a folder, which need not exist."""
@@ -224,30 +240,40 @@ class Tree:
         `top` need not exist.
         """
         links = []
-        for folder, folders, files in walk(self.root / top) if (self.root / top).is_dir() else ():
-            relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
-            relative = "" if relative == "." else relative
-            links += [join(relative, name) for name in folders if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            yield relative, sorted(name for name in files if not name.startswith("."))
+        waiting = [top.strip("/")]
+        while waiting:
+            folder = waiting.pop()
+            entries = self._entries(folder)
+            below = sorted(join(folder, name) for name, is_folder in entries.items() if is_folder)
+            links += [path for path in below if (self.root / path).is_symlink()]
+            if entries or (self.root / folder).is_dir():
+                yield folder, sorted(name for name, is_folder in entries.items() if not is_folder)
+            waiting += [path for path in reversed(below) if path not in links]
         if links:
             found.notes.append(f"links to folders are not followed: {list_some(links)}")
 
-    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+    def _entries(self, folder: str) -> dict[str, bool]:
+        """Return the names in a folder, which need not exist, without hidden ones; True for a folder."""
+        names = dict(self._zipped_in.get(folder, {}))
         with (
             listing_folders(),
             suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(self.root / folder) as entries,
         ):
-            return [entry for entry in entries if not entry.name.startswith(".")]
-        return []
+            names |= {entry.name: entry.is_dir() for entry in entries if not entry.name.startswith(".")}
+        return names
 
     def has(self, path: str) -> bool:
         """Return whether a file exists."""
         try:
-            return (self.root / path).is_file()
+            return path in self._zipped or (self.root / path).is_file()
         except (OSError, ValueError):
             return False
+
+    def file(self, path: str) -> ListFile:
+        """Return a file, for the functions that read lists. It need not exist."""
+        whole = self.root / path
+        return whole if whole.exists() else self._zipped.get(path, whole)
 
     def each(self, things: Sequence[T], unit: str) -> Iterator[T]:
         """Yield things, and report progress."""
@@ -256,10 +282,10 @@ class Tree:
                 yield thing
                 stage.advance()
 
-    def official_list(self, choice: DatasetFilter, name: str, places: Iterable[str] = ("",)) -> Path | None:
+    def official_list(self, choice: DatasetFilter, name: str, places: Iterable[str] = ("",)) -> ListFile | None:
         """Find an official list in the option `lists`, or by its name in `places`."""
         if choice.lists is None:
-            return next((self.root / place / name for place in places if self.has(join(place, name))), None)
+            return next((self.file(join(place, name)) for place in places if self.has(join(place, name))), None)
         path = choice.lists / name if choice.lists.is_dir() else choice.lists
         return path if path.is_file() else None
 
@@ -274,13 +300,8 @@ class Tree:
 
     def read_sidecar(self, path: str, key: str) -> str | None:
         """Return the value of the first line ``Key: value`` in a small text file; None if there is no such line."""
-        try:
-            with (self.root / path).open("rb") as file:
-                data = file.read(_SIDECAR_BYTES + 1)
-        except (OSError, ValueError):
-            return None
-        if len(data) <= _SIDECAR_BYTES:
-            for line in data.decode("utf-8", "replace").splitlines():
+        with suppress(UsageError):
+            for line in _read(self.file(path), _SIDECAR_BYTES).decode("utf-8", "replace").splitlines():
                 name, separator, value = line.partition(":")
                 if separator and name.strip().lower() == key:
                     return value.strip()
@@ -300,7 +321,7 @@ def relative_path(name: str, where: object) -> str:
     return path.as_posix()
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: ListFile) -> list[str]:
     """Read the lines of a list, without surrounding spaces. Empty lines are kept."""
     try:
         return [line.strip() for line in _read(path, _LIST_BYTES).decode("utf-8-sig").splitlines()]
@@ -310,7 +331,7 @@ def read_lines(path: Path) -> list[str]:
         ) from error
 
 
-def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[dict[str, str]]:
+def read_rows(path: ListFile, columns: Sequence[str], expected: str) -> Iterator[dict[str, str]]:
     """Yield the rows of a table with a header. Names are in lower case without spaces; cells have none around them.
 
     Cells are separated by tabs, semicolons or commas, whichever the header has first in this order.
@@ -330,14 +351,14 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[dic
 
 def read_entries(tree: Tree, path: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON list, with progress."""
-    document: Sequence[Any] = read_json(tree.root / path, list)
+    document: Sequence[Any] = read_json(tree.file(path), list)
     for entry in tree.each(document, "videos"):
         if not isinstance(entry, dict):
             raise UsageError(place=path, expected="an object for each video", found=shorten(entry))
         yield entry
 
 
-def read_json(path: Path, kind: type[T]) -> T:
+def read_json(path: ListFile, kind: type[T]) -> T:
     """Read a JSON file that holds a ``dict`` or a ``list``."""
     try:
         document = json.loads(_read(path, _JSON_BYTES).decode("utf-8-sig"))
@@ -349,10 +370,13 @@ def read_json(path: Path, kind: type[T]) -> T:
     return document
 
 
-def _read(path: Path, most: int) -> bytes:
+def _read(path: ListFile, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
+        if isinstance(path, ZippedFile):
+            data = path.read() if path.entry.size <= most else bytes(most + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {system_reason(error)}", place=path) from error
     if len(data) > most:

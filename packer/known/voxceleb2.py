@@ -6,10 +6,9 @@ github.com/hyperion-ml/hyperion reads it. Archives also unpack to ``mp4`` withou
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
-from packer.known.tree import DatasetFilter, Tree, TreeContents, join, read_rows
-from packer.vision.media import medium_of
+from packer.known.tree import DatasetFilter, ListFile, Tree, TreeContents, join, read_rows
+from packer.vision.media import is_picture
 from shardspec.wording import list_some
 
 METADATA = "vox2_meta.csv"
@@ -26,11 +25,11 @@ def find(tree: Tree, choice: DatasetFilter) -> TreeContents:
         "folders dev/mp4/ and test/mp4/, or mp4/, with a folder idNNNNN for each person (VoxCeleb2)",
     )
     path = next((join(folder, METADATA) for folder in (base, "") if tree.has(join(folder, METADATA))), None)
-    people = {} if path is None else _read_people(tree.root / path)
+    people = {} if path is None else _read_people(tree.file(path))
     found = TreeContents()
     there, unknown = set[str](), list[str]()
     for folder, of_folder in _places(tree, base):
-        found.unlisted += tree.paths(folder, medium_of)
+        found.unlisted += tree.paths(folder, is_picture)
         for person in tree.each(tree.folders(folder), "people"):
             gender, of_person = people.get(person, (None, None))
             split = of_folder or of_person
@@ -62,7 +61,7 @@ def _places(tree: Tree, base: str) -> list[tuple[str, str | None]]:
     return [(folder, split) for folder, split in found if any(map(_PERSON.match, tree.folders(folder)))]
 
 
-def _read_people(path: Path) -> dict[str, tuple[str | None, str | None]]:
+def _read_people(path: ListFile) -> dict[str, tuple[str | None, str | None]]:
     """Read each person's gender and split."""
     rows = read_rows(path, ("voxceleb2id", "gender", "set"), "VoxCeleb2 ID, Gender and Set")
     return {row["voxceleb2id"]: (row["gender"] or None, SPLITS.get(row["set"].lower())) for row in rows}

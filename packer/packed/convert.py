@@ -43,8 +43,9 @@ def convert(
         Seed of a new stored order, at least 0.
     workers : int or "auto"
         Number of worker processes; ``"auto"`` chooses it by the usable cores and memory.
-    engine : {"processes", "inline"}
-        Where the work runs: in worker ``"processes"``, or ``"inline"`` in this process.
+    engine : {"processes", "inline", "ray"}
+        Where the work runs: in worker ``"processes"``, ``"inline"`` in this process, or on the Ray cluster that
+        ``RAY_ADDRESS`` names.
     overwrite : bool
         Whether to replace the packed dataset or unfinished job in the folder.
     progress : bool or ProgressListener

@@ -5,22 +5,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packer.assembly.packed_rows import BATCH_BYTES, PackedRows
 from packer.assembly.schemas import unite_schemas
+from packer.builds.pieces.folder import PieceFolder
+from packer.builds.pieces.merge import merge_pieces
+from packer.builds.result import BuildResult
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
-from packer.packed.plan import BUILT_KEY, Input, join_neighbours, open_input, plan_copy, several_paths
+from packer.packed.plan import BUILT_KEY, PackedInput, open_input, plan_copy, several_paths
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from packer.workspace.hashing import in_several
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import total
 from shardspec.errors import SchemaError, UsageError
+from shardspec.layout import is_url
 from shardspec.schema import Schema, class_name
 from shardspec.wording import counted, program, shorten
 
@@ -78,8 +83,11 @@ def merge(
     engine: str = "processes",
     overwrite: bool = False,
     progress: bool | ProgressListener = True,
-) -> MergeResult:
-    """Join packed datasets with the same fields, in any formats. Nothing is decoded; the same call again resumes.
+) -> MergeResult | BuildResult:
+    """Join packed datasets with the same fields, or pieces of one build. Nothing is decoded; the same call again resumes.
+
+    Folders of pieces, which `packer.build` has packed in shares, become the dataset of the undivided build, with the
+    options of that build. Everything below is about packed datasets.
 
     Lists of classes that differ are refused, or united into one list, by which the labels are renumbered
     (`packer.assembly.schemas.unite_schemas`). Images and arrays of different fixed shapes become values of varying shape.
@@ -94,7 +102,7 @@ def merge(
     Parameters
     ----------
     datasets : sequence of path
-        Two packed datasets or more.
+        Two packed datasets or more; or the folders of pieces with all shares of one build, in any order.
     out : path
         A folder that is new, empty, or holds the merge to resume.
     classes : {"same", "unite"}
@@ -106,17 +114,32 @@ def merge(
 
     Returns
     -------
-    MergeResult
+    MergeResult or BuildResult
+        A `BuildResult` for pieces.
 
     Raises
     ------
     UsageError
         If there are fewer than two datasets, if one is given twice, or if their schemas differ in anything else. The
-        message names every difference, and the remedy.
+        message names every difference, and the remedy. Also if the pieces belong to different plans.
     DatasetError, ResumeMismatchError, BuildLockedError, BuildError
-        See `packer.convert`.
+        See `packer.convert`. A `BuildError` also names missing shares.
+    TooManyRejectsError
+        If pieces have more rejects than the build allowed.
     """
     target = output_folder(out)
+    if pieces := _open_pieces(datasets):
+        chosen = {"classes": (classes, "same"), "format": (format, None), "shard_size": (shard_size, None)}
+        for name, (value, default) in {**chosen, "shuffle": (shuffle, None)}.items():
+            if value != default:
+                raise UsageError(
+                    option=name,
+                    expected="packed datasets",
+                    found="pieces, whose plan has all options of the dataset",
+                    hint="leave the option out",
+                )
+        listener = listener_of(progress)
+        return merge_pieces(pieces, target, workers=workers, engine=engine, overwrite=overwrite, listener=listener)
     inputs = [open_input(path, target) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
@@ -128,14 +151,38 @@ def merge(
     if classes == "same":
         _check_classes(inputs)
     again = {os.fspath(path): count for path, count in zip(datasets, _count_repeated(inputs), strict=True) if count}
-    inputs = _number_keys(inputs)
     options: dict[str, Any] = {"format": inputs[0].manifest.format if format is None else format}
     options |= {"shard_size": shard_size, "shuffle": shuffle}
-    plan = plan_copy("merge", inputs, options)
+    one_build = len(plan_copy("merge", inputs, {**options, "shuffle": None}).generations) == 1
+    plan = plan_copy("merge", _number_keys(inputs, one_build=one_build), options)
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(plan, target, options_of_job, listener_of(progress)).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
     return MergeResult(**vars(result), shapes=shapes, repeated=again)
+
+
+def _open_pieces(folders: Sequence[str | os.PathLike[str]]) -> list[PieceFolder]:
+    """Open folders of pieces. Return an empty list if none of the folders holds pieces.
+
+    Raises
+    ------
+    UsageError
+        If only some of the folders hold pieces.
+    """
+    given = [folders] if isinstance(folders, str | os.PathLike) else folders
+    pieces, others = [], []
+    for path in [os.fspath(path) for path in given]:
+        folder = None if is_url(path) else PieceFolder.open(Path(path).absolute())
+        if folder is None:
+            others.append(path)
+        else:
+            pieces.append(folder)
+    if pieces and others:
+        raise UsageError(
+            expected="either packed datasets or folders of pieces",
+            found=f"pieces in {pieces[0].path}, but none in {others[0]}",
+        )
+    return pieces
 
 
 def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
@@ -149,7 +196,7 @@ def _different_shapes(schemas: Sequence[Schema]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _check_schemas(inputs: Sequence[Input]) -> None:
+def _check_schemas(inputs: Sequence[PackedInput]) -> None:
     united = inputs[0].manifest.schema
     for one in inputs[1:]:
         try:
@@ -166,9 +213,9 @@ def _check_schemas(inputs: Sequence[Input]) -> None:
             ) from error
 
 
-def _check_sound(inputs: Sequence[Input]) -> None:
+def _check_sound(inputs: Sequence[PackedInput]) -> None:
     """Check that the sound of all datasets has one rate, which only their recipes tell."""
-    rates: dict[str, Input] = {}
+    rates: dict[str, PackedInput] = {}
     for one in inputs:
         for generation in one.manifest.generations if "audio" in one.manifest.schema else ():
             rates.setdefault(str(generation.recipe.get("audio")), one)
@@ -182,7 +229,7 @@ def _check_sound(inputs: Sequence[Input]) -> None:
         )
 
 
-def _check_classes(inputs: Sequence[Input]) -> None:
+def _check_classes(inputs: Sequence[PackedInput]) -> None:
     first = inputs[0]
     for one in inputs[1:]:
         for known, found in zip(first.manifest.schema, one.manifest.schema, strict=True):
@@ -204,31 +251,31 @@ def _class_at(classes: Sequence[str], number: int) -> str:
     return shorten(classes[number]) if number < len(classes) else "no class"
 
 
-def _number_keys(inputs: Sequence[Input]) -> list[Input]:
+def _number_keys(inputs: Sequence[PackedInput], *, one_build: bool) -> list[PackedInput]:
     """Increase the item numbers of later inputs if keys would occur twice, or if all are pieces of one build."""
     if "key" not in inputs[0].manifest.schema:
         return list(inputs)
     hashes = [np.fromiter((hash(key) for key in _keys(one)), np.int64) for one in inputs]
     repeated = len(in_several(hashes)) > 0
-    if not repeated and (len(list(join_neighbours(inputs))) > 1 or not all(map(_is_numbered, inputs))):
+    if not repeated and not (one_build and all(map(_is_numbered, inputs))):
         return list(inputs)
     ends = [max(total(one.manifest.generations).items, _last_item(one)) for one in inputs]
     starts = np.cumsum([0, *ends]).tolist()
     return [replace(one, items_before=start) for one, (start, _) in zip(inputs, pairwise(starts), strict=True)]
 
 
-def _keys(one: Input) -> Iterator[bytes]:
+def _keys(one: PackedInput) -> Iterator[bytes]:
     """Yield the keys of a dataset in order, a batch in memory at a time."""
     with closing(PackedRows.of(one.path, check="size", manifest=one.manifest)) as rows:
         for batch in rows.batches(["key"]):
             yield from map(bytes, batch["key"])
 
 
-def _is_numbered(one: Input) -> bool:
+def _is_numbered(one: PackedInput) -> bool:
     return all(BUILT_KEY.match(key) for key in _keys(one))
 
 
-def _last_item(one: Input) -> int:
+def _last_item(one: PackedInput) -> int:
     """Return one more than the greatest item number in the keys."""
     last = 0
     for key in _keys(one):
@@ -246,7 +293,7 @@ def _last_item(one: Input) -> int:
     return last
 
 
-def _count_repeated(inputs: Sequence[Input]) -> list[int]:
+def _count_repeated(inputs: Sequence[PackedInput]) -> list[int]:
     """Count the samples of each dataset that an earlier dataset has, too: all values except the key are equal.
 
     Large values are read only for samples whose small fields are equal to those of a sample of another dataset. Memory

@@ -3,28 +3,24 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.plan import PlannedShards, ShardPlan, ShardRun, shuffled
+from packer.assembly.plan import Merge, PlannedShards, ShardPlan, shuffled
+from packer.assembly.records import NewGeneration, checked_lines, join_neighbours, join_reports
 from packer.builds.provenance import library_versions
-from packer.builds.reports import checked_lines
 from packer.jobs.plan import (
     JobSettings,
-    ManifestParts,
-    NewGeneration,
     OnItem,
+    PlanRecord,
     ResultReader,
-    ResumeRules,
-    RowLayout,
     Task,
     Unit,
     Verdicts,
@@ -34,13 +30,13 @@ from packer.jobs.plan import (
 from packer.recipe.checks import parse_bytes, plain_value
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
-from packer.workspace.durable import encode_line, writing
+from packer.workspace.durable import writing
 from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, About, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -55,7 +51,7 @@ _ADAPTED = ("format", "shard_size", "shuffle")
 
 
 @dataclass(frozen=True)
-class Input:
+class PackedInput:
     """A packed dataset that rows are read from.
 
     Attributes
@@ -72,11 +68,8 @@ class Input:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the manifest without wall clock and ``about``, which covers all bytes and their provenance.
-
-        A dataset that is about to replace another has the same digest before and after its files are renamed.
-        """
-        document = self.manifest.with_own_names().to_json()
+        """SHA-256 of the manifest without wall clock and ``about``, which covers all bytes and their provenance."""
+        document = self.manifest.to_json()
         del document["wall_clock"]
         document.pop("about", None)
         return sha256_json(document)
@@ -109,32 +102,31 @@ class RepackPlan:
 
     Attributes
     ----------
-    kind : {"convert", "copy", "merge", "split"}
-    inputs : tuple of Input
+    kind : {"convert", "copy", "merge", "remove", "split"}
+    inputs : tuple of PackedInput
     options : dict
         ``format``, ``shard_size`` and ``shuffle``, and the options of the kind.
     runtime : dict of str to str
         Versions of the libraries that write the format.
-    pieces : tuple of ShardRun
-        The rows of each generation.
-    generations : tuple of Generation
-        Without their shards.
+    generations : tuple of NewGeneration
     rows : (rows,) int64, optional
         The inputs' rows to copy, in order; by default all.
     keep : callable, optional
-        Chooses the lines of the reports to copy; by default all.
+        Chooses the lines of the reports to keep; by default all.
     """
 
     kind: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[PackedInput, ...]
     options: Mapping[str, Any]
     runtime: Mapping[str, str]
-    pieces: tuple[ShardRun, ...] = ()
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[NewGeneration, ...] = ()
     rows: IntArray | None = None
-    keep: Callable[[dict[str, Any]], bool] | None = None
+    keep: Callable[[Mapping[str, Any]], bool] | None = None
 
-    base: ClassVar[None] = None
+    @property
+    def base(self) -> Manifest | None:
+        """None: the job makes a new dataset."""
+        return None
 
     @property
     def settings(self) -> JobSettings:
@@ -142,9 +134,9 @@ class RepackPlan:
         return JobSettings(self.kind, stage="checking", item="shard")
 
     @property
-    def resumption(self) -> ResumeRules:
-        """Relation to earlier work in the folder."""
-        return _CopyResumption(self)
+    def record(self) -> PlanRecord:
+        """The plan as it is stored in the folder."""
+        return _CopyRecord(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -167,26 +159,18 @@ class RepackPlan:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The configuration of the row source (`packer.assembly.plan.open_rows`)."""
+        """The configuration of the rows (`packer.assembly.packed_rows.PackedRows`)."""
         inputs = [
             {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs
         ]
-        return {"kind": "packed", "inputs": inputs, "shards": list(self.shards)}
+        return {"inputs": inputs, "shards": list(self.shards)}
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The plan as a manifest records it, with the digests of the inputs."""
         digests = [one.digest for one in self.inputs]
         return {"kind": self.kind, "options": dict(self.options), "runtime": dict(self.runtime), "digests": digests}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
-        return {**self.provenance, "fingerprint": self.fingerprint, "rows": self.source}
-
-    def take_item_lines(self) -> Iterable[str]:
-        """Return no lines, because the manifests of the inputs list the shards."""
-        return ()
 
     def open_work(self, space: Workspace) -> "RepackWork":
         """Open the work."""
@@ -197,46 +181,45 @@ class RepackPlan:
         finished = {task for task, shard in enumerate(self.shards) if space.scan(shard).exists()}
         return nullcontext(ResultReader(finished, partial(self._assemble, space)))
 
-    def _assemble(self, space: Workspace) -> RowLayout:
-        self._copy_reports(space.final)
+    def _assemble(self, space: Workspace) -> Merge:
+        """Merge the reports, and describe the rows. Added columns become fields of the shards."""
+        join_reports(space.final, [(Layout(one.path), one.manifest) for one in self.inputs], self.keep)
         order, shuffle = self.rows, self.options["shuffle"]
         if shuffle is not None:
-            drawn = shuffled(sum(piece.rows for piece in self.pieces), shuffle)
+            drawn = shuffled(sum(one.rows for one in self.generations), shuffle)
             order = drawn if order is None else order[drawn]
-        return RowLayout(self.source, self.options["format"], self.pieces, order)
-
-    def _copy_reports(self, folder: Path) -> None:
-        """Write ``items.jsonl`` and ``rejects.jsonl`` of the inputs into a folder, one input after another."""
-        keep, mixed = self.keep, self.keep is not None or len(self.inputs) > 1
-        for name in (ITEMS_NAME, REJECTS_NAME):
-            if any(one.manifest.find_file(name) for one in self.inputs):
-                with (folder / name).open("wb") as file:
-                    for one in self.inputs:
-                        lines = (raw for raw in one.report_lines(name) if keep is None or keep(json.loads(raw)))
-                        file.writelines(map(_without_generation, lines) if mixed else lines)
-
-    def contents(self, space: Workspace, finished: str, tasks_run: int) -> ManifestParts:
-        """Return what the manifest will list. Added columns have become fields of the shards."""
-        made = [
-            NewGeneration(generation, piece.rows)
-            for generation, piece in zip(self.generations, self.pieces, strict=True)
-        ]
         built = {}
         for one in self.inputs:
             for generation in one.manifest.generations:
                 if generation.kind in (*BUILD_KINDS, "write"):
                     recipe = recipe_as_built(one.manifest, generation)
                     built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
-        about = About.united(one.manifest.about for one in self.inputs)
-        clock = {"plan": self.fingerprint, "job": self.provenance, "built": built}
-        return ManifestParts(made, wall_clock=clock, about=about)
+        return Merge(
+            self.source,
+            PackedRows(self.source, space),
+            self.options["format"],
+            self.generations,
+            order,
+            wall_clock={"plan": self.fingerprint, "job": self.provenance, "built": built},
+            about=About.united(one.manifest.about for one in self.inputs),
+        )
 
 
-class _CopyResumption(ResumeRules):
-    """Relation of a plan to earlier work. Checking the inputs is quick, so nothing is taken over from other plans."""
+class _CopyRecord(PlanRecord):
+    """The stored plan. Checking the inputs is quick, so nothing is taken over from other plans."""
 
     def __init__(self, plan: RepackPlan) -> None:
+        self.base = plan.base
         self._plan = plan
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the bytes."""
+        return self._plan.fingerprint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON. The manifests of the inputs list the shards, so there are no items."""
+        return {**self._plan.provenance, "fingerprint": self.fingerprint, "rows": self._plan.source}
 
     def made(self, manifest: Manifest) -> bool:
         """Return whether the plan has made a dataset. Rows keep their provenance; the plan is recorded next to it."""
@@ -255,10 +238,8 @@ class _CopyResumption(ResumeRules):
         """Describe what differs from the job that made a dataset."""
         job = manifest.wall_clock.get("job")
         noted = job if isinstance(job, Mapping) else {}
-        # The generations say how the samples were made, not how this folder was. Only a build notes ``tasks_run``.
-        kind = noted.get("kind", "build" if "tasks_run" in manifest.wall_clock else None)
-        if kind is None:
-            return f"it does not say what made it, and this is a {self._plan.kind}"
+        # A copy keeps the generations, which say how the samples were made.
+        kind = noted.get("kind", manifest.generations[0].kind)
         if kind != self._plan.kind:
             return f"it is a {kind}, and this is a {self._plan.kind}"
         return self.describe_unfinished(Workspace(layout.build), noted)
@@ -277,7 +258,7 @@ class RepackWork:
     Parameters
     ----------
     source : mapping
-        The configuration of the row source.
+        The configuration of the rows.
     """
 
     def __init__(self, workspace: Workspace, source: Mapping[str, Any]) -> None:
@@ -319,7 +300,7 @@ class RepackWork:
             self._rows.close()
 
 
-def open_input(path: Path, out: Path) -> Input:
+def open_input(path: Path, out: Path) -> PackedInput:
     """Open a packed dataset to read. The output must be neither inside it nor around it.
 
     Raises
@@ -336,7 +317,7 @@ def open_input(path: Path, out: Path) -> Input:
         )
     if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
         raise UsageError(place=out, expected=f"a folder apart from {path}", found="one inside the other")
-    return Input(path.absolute(), manifest)
+    return PackedInput(path.absolute(), manifest)
 
 
 def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[Path]:
@@ -353,7 +334,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     return [dataset_folder(path, "datasets") for path in given]
 
 
-def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) -> RepackPlan:
+def plan_copy(kind: str, inputs: Sequence[PackedInput], options: Mapping[str, Any]) -> RepackPlan:
     """Plan a job that copies all rows of its inputs.
 
     Each generation keeps its provenance, unless a shuffle mixes several generations into one. Neighbours that one recipe
@@ -374,42 +355,32 @@ def plan_copy(kind: str, inputs: Sequence[Input], options: Mapping[str, Any]) ->
         raise UsageError(option="shuffle", expected="a seed of 0 or more", found=shorten(shuffle))
     checked = {**options, "shard_size": shard_size, "shuffle": shuffle}
     plan = RepackPlan(kind, tuple(inputs), checked, library_versions(options["format"]))
-    generations = tuple(join_neighbours(plan.inputs))
-    if shuffle is not None and len(generations) > 1:
-        generations = (join_generations(plan),)
-    pieces = tuple(ShardRun(g.counts.samples, shard_bytes(plan, g)) for g in generations)
+    every = (g for one in plan.inputs for g in one.manifest.generations)
+    made = [NewGeneration(replace(g, shards=()), g.counts.samples, shard_bytes(plan, g)) for g in every]
+    made = list(join_neighbours(made, _JOINED))
+    if shuffle is not None and len(made) > 1:
+        made = [mix_generations(plan)]
     adapted = {name: checked[name] for name in _ADAPTED if checked[name] is not None}
-    recipes = ({name: adapted.get(name, value) for name, value in g.recipe.items()} for g in generations)
-    kept = tuple(replace(g, recipe=recipe, shards=()) for g, recipe in zip(generations, recipes, strict=True))
-    return replace(plan, pieces=pieces, generations=kept)
+    return replace(plan, generations=tuple(_adapt(one, adapted) for one in made))
 
 
-def join_neighbours(inputs: Iterable[Input]) -> Iterator[Generation]:
-    """Yield the generations of all inputs, with neighbours joined that the same recipe and libraries built."""
-
-    def how(generation: Generation) -> tuple[Any, ...]:
-        kind = generation.kind if generation.kind in _JOINED else object()  # an object equals no other
-        return kind, generation.recipe, generation.runtime
-
-    for _, group in groupby((g for one in inputs for g in one.manifest.generations), key=how):
-        first, *rest = joined = list(group)
-        if rest:
-            prints = list(dict.fromkeys(one.fingerprint for one in joined))
-            fingerprint = prints[0] if len(prints) == 1 else sha256_json(prints)
-            first = replace(first, fingerprint=fingerprint, counts=total(joined), shards=())
-        yield first
+def _adapt(one: NewGeneration, adapted: Mapping[str, Any]) -> NewGeneration:
+    """Return a generation with the options of a job in its recipe."""
+    recipe = {name: adapted.get(name, value) for name, value in one.generation.recipe.items()}
+    return one._replace(generation=replace(one.generation, recipe=recipe))
 
 
-def join_generations(plan: RepackPlan) -> Generation:
+def mix_generations(plan: RepackPlan) -> NewGeneration:
     """Return one generation in place of all of the inputs. Its recipe holds the provenance of the inputs."""
     generations = [g for one in plan.inputs for g in one.manifest.generations]
-    made = {**plan.options, "shard_size": shard_bytes(plan, generations[0])}
-    recipe = {**made, "inputs": [one.provenance() for one in plan.inputs]}
-    return Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, total(generations), ())
+    size, counts = shard_bytes(plan, generations[0]), total(generations)
+    recipe = {**plan.options, "shard_size": size, "inputs": [one.provenance() for one in plan.inputs]}
+    made = Generation(plan.kind, plan.fingerprint, recipe, plan.runtime, counts, ())
+    return NewGeneration(made, counts.samples, size)
 
 
 def shard_bytes(plan: RepackPlan, generation: Generation) -> int | None:
-    """Return the encoded bytes per shard (`ShardRun`): as requested, or as the rows were packed before."""
+    """Return the encoded bytes per shard (`NewGeneration`): as requested, or as the rows were packed before."""
     chosen = plan.options["shard_size"] or generation.recipe.get("shard_size")
     return None if chosen is None else int(chosen)
 
@@ -425,14 +396,3 @@ def recipe_as_built(manifest: Manifest, generation: Generation) -> dict[str, Any
     built = manifest.wall_clock.get("built")
     noted = built.get(generation.fingerprint) if isinstance(built, Mapping) else None
     return {**generation.recipe, **(noted if isinstance(noted, Mapping) else {})}
-
-
-def _without_generation(raw: bytes) -> bytes:
-    """Drop the number of the generation, which differs in the other dataset."""
-    if b"generation" not in raw and b"\\u" not in raw:  # most lines have none, and parsing is slow
-        return raw
-    document = json.loads(raw)
-    if "generation" not in document:
-        return raw
-    del document["generation"]
-    return encode_line(document)

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.builds.parts.part import Part
-from packer.builds.reports import checked_lines
+from packer.assembly.piece import Piece
+from packer.assembly.records import checked_lines
+from packer.builds.records import report_of
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
 from packer.workspace import Workspace
@@ -181,19 +182,6 @@ def rejects(
     return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target)
 
 
-def report_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the report of rejects of a packed dataset, or of the finished tasks of an unfinished build.
-
-    Raises
-    ------
-    DatasetError
-        If there is neither, or the report cannot be read.
-    """
-    layout = Layout(path)
-    manifest = _manifest(layout)
-    yield from _build_lines(layout) if manifest is None else _dataset_lines(layout, manifest)
-
-
 def _manifest(layout: Layout) -> Manifest | None:
     """Load the manifest; return None for the folder of a build without one."""
     try:
@@ -231,7 +219,7 @@ def _build_lines(layout: Layout) -> Iterator[dict[str, Any]]:
         if path.suffix == ".partial":
             continue
         try:
-            found = Part(path).reports()
+            found = list(map(report_of, Piece(path).items))
         except FileNotFoundError:  # joined, or used up, by the build that is under way
             continue
         for report in found:

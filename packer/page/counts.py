@@ -102,7 +102,7 @@ def _spread(dataset: BrowsedDataset, name: str, selection: Selection | None) -> 
     field = dataset.field(name)
     if field.kind == "text":
         return _of_texts(dataset, name, selection)
-    values = _Values.of(dataset, name, selection)
+    values = _ValueCounts.of(dataset, name, selection)
     if field.dtype == "|b1":
         return _of_integers(field, values, ("False", "True"))
     if field.classes is not None or _few(field, values):
@@ -110,7 +110,7 @@ def _spread(dataset: BrowsedDataset, name: str, selection: Selection | None) -> 
     return _histogram(field, values)
 
 
-class _Values(NamedTuple):
+class _ValueCounts(NamedTuple):
     """The finite values of a field of numbers.
 
     Attributes
@@ -126,7 +126,7 @@ class _Values(NamedTuple):
     missing: int
 
     @classmethod
-    def of(cls, dataset: BrowsedDataset, name: str, selection: Selection | None) -> "_Values":
+    def of(cls, dataset: BrowsedDataset, name: str, selection: Selection | None) -> "_ValueCounts":
         column = dataset.column(name)
         values, there = np.ma.getdata(column), ~missing_in(column)
         if values.dtype.kind == "f":
@@ -135,7 +135,7 @@ class _Values(NamedTuple):
         return cls(every, every if selection is None else values[there & selection.mask], len(values) - len(every))
 
 
-def _few(field: Field, values: _Values) -> bool:
+def _few(field: Field, values: _ValueCounts) -> bool:
     if field.dtype[1] not in "iu" or not len(values.all):
         return False
     return int(values.all.max()) - int(values.all.min()) < _FEW_NUMBERS
@@ -160,7 +160,7 @@ def _of_texts(dataset: BrowsedDataset, name: str, selection: Selection | None) -
     return Spread(name, "list", tuple(bars), note, is_folded=len(order) > _FOLDED)
 
 
-def _of_integers(field: Field, values: _Values, names: tuple[str, ...]) -> Spread:
+def _of_integers(field: Field, values: _ValueCounts, names: tuple[str, ...]) -> Spread:
     """Count integers one by one: classes in their order, other numbers ascending."""
     counts, chosen = _counted(values.all), _counted(values.selected)
     bars = []
@@ -192,7 +192,7 @@ def condition_of(field: Field, value: Any) -> str:
     return f"{field.name} == {value!r}"
 
 
-def _histogram(field: Field, values: _Values) -> Spread:
+def _histogram(field: Field, values: _ValueCounts) -> Spread:
     name = field.name
     note = _note(0, values.missing)
     if not len(values.all):

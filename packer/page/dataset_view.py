@@ -92,7 +92,7 @@ class DatasetView:
         if source is not None:
             # Imported here, because without a source the libraries for packing need not be installed.
             originals = import_target("packer.packed.browse.originals:Originals", what="source", extra="pack")
-            recipe = dataset.manifest.generations[-1].recipe if dataset.manifest.generations else {}
+            recipe = dataset.manifest.newest.recipe if dataset.manifest.generations else {}
             self.originals = originals(source, recipe)
         self._drawn: dict[tuple[str, int | None], tuple[bytes, tuple[int, int]]] = {}
         self._lock = threading.Lock()

@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from packer.analysis.duplicates.result import Duplicates
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import browsed_folder
+from packer.packed.browse.tracks import sound_of_sample
 from packer.packed.rejects import rejects
-from packer.page.cards import cards
+from packer.page.cards import SampleCard, cards
 from packer.page.counts import spread
+from packer.page.groups import arrange_groups, find_duplicates, show_groups, worst_rows
 from packer.page.rendering import inline, render
 from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
 from packer.workspace.output import check_output, write_output
+from readers.drawing.values import printable
 from shardspec.columns import evenly
 from shardspec.errors import CodecError, DatasetError, UsageError
 from shardspec.layout import given_path
@@ -30,8 +34,12 @@ DEFAULT_COUNT = 200
 """Default number of samples in a report."""
 
 _IMAGE_BYTES = 32 * 10**6
-"""Maximum total size of the images in a report, in bytes."""
+"""Maximum size of the images and sounds in each of the report's sections (samples, worst samples, duplicates)."""
 _NOT_SPREAD = ("key",)
+_GROUPS = 20
+"""Groups of duplicates in a report."""
+_WORST = 10
+"""Samples of each measure in a report."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,12 +76,14 @@ def report(
     out: str | os.PathLike[str],
     *,
     count: int = DEFAULT_COUNT,
+    duplicates: bool = False,
     progress: bool | ProgressListener = True,
 ) -> ReportResult:
     """Describe packed datasets in one self-contained HTML file. An existing file is replaced.
 
     The report shows what was packed and how, with counts, rejects by reason, the distribution of every small field,
-    sizes and warnings. Samples are shown with their stored images, and landmarks, outline and regions drawn over them.
+    sizes and warnings, and the worst samples of each measure of `packer.compute`. Samples are shown with their stored
+    images, and landmarks, outline and regions drawn over them.
 
     Parameters
     ----------
@@ -82,9 +92,11 @@ def report(
     out : path
         File of the report, ``.html``, in an existing folder outside the datasets.
     count : int
-        Samples of each dataset to show, at least 0, drawn evenly over the classes. Fewer are shown if a class is smaller
-        than its share, or if their images exceed 32 MB. Of a dataset in a store, fields that are not in the index are
-        counted in these samples only.
+        Samples of each dataset to show, at least 0, drawn evenly over the classes; a class that is smaller than its
+        share leaves the rest to the others. Fewer are shown if their images exceed 32 MB. Of a dataset in a store,
+        fields that are not in the index are counted in these samples only.
+    duplicates : bool
+        Whether to search for samples that look the same (`packer.duplicates`), and show the first groups.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -109,7 +121,9 @@ def report(
     if not paths:
         raise UsageError(expected="a packed dataset or several", found="none")
     opened = list(map(BrowsedDataset, paths))
-    with Stage(listener_of(progress), "reporting", len(opened), "datasets") as stage:
+    listener = listener_of(progress)
+    found = find_duplicates(given, listener) if checked("duplicates", duplicates, bool) else None
+    with Stage(listener, "reporting", len(opened), "datasets") as stage:
         shown = []
         for dataset in opened:
             shown.append(_show(dataset, count, _IMAGE_BYTES // len(opened)))
@@ -117,11 +131,12 @@ def report(
     shared = list(find_shared(opened))
     style, style_hash = inline("page.css")
     script, script_hash = inline("page.js")
-    layers = dict.fromkeys(layer for one in shown for card, _ in one["cards"] for layer in card.layers)
+    layers = dict.fromkeys(layer for one in shown for card, *_ in one["cards"] for layer in card.layers)
     page = render(
         "report.html",
         title=", ".join(one["about"]["name"] for one in shown),
         datasets=shown,
+        duplicates=None if found is None else _show_duplicates(opened, found),
         shared=shared,
         style=style,
         style_hash=style_hash,
@@ -131,8 +146,61 @@ def report(
         live=False,
     ).encode("utf-8", "replace")
     write_output(target, page)
-    found = [*shared, *(line for one in shown for line in one["warnings"])]
-    return ReportResult(target, len(page), sum(len(one["cards"]) for one in shown), tuple(found))
+    lines = [*shared, *(line for one in shown for line in one["warnings"])]
+    return ReportResult(target, len(page), sum(len(one["cards"]) for one in shown), tuple(lines))
+
+
+def _show_duplicates(opened: Sequence[BrowsedDataset], found: Duplicates) -> dict[str, Any]:
+    """Return the first groups, those with different labels before others, with images as data URLs."""
+    groups = sorted(arrange_groups(found), key=lambda one: not one.conflict)
+    shown = []
+    budget = _Budget(_IMAGE_BYTES)
+    for group, samples in show_groups(groups[:_GROUPS], lambda number, rows: cards(opened[number], rows)):
+        images = [budget.data_url(opened[sample.dataset], sample.row) for sample, _ in samples]
+        shown.append((group, [(*both, src, "") for both, src in zip(samples, images, strict=True)]))
+    summary = printable(found.describe().partition("\n")[0].rstrip(":"))
+    return {"summary": summary, "leaks": found.leaks, "groups": shown, "left": len(groups) - len(shown)}
+
+
+class _Budget:
+    """Bytes of images that a section of the report may still hold."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+
+    def data_url(self, dataset: BrowsedDataset, row: int) -> str:
+        """Return a stored image as a URL; an empty text if it does not decode, or takes too many bytes."""
+        src = _data_url(dataset, row) or ""
+        size = len(src) * 3 // 4
+        if size > self._left:
+            return ""
+        self._left -= size
+        return src
+
+
+def _show_worst(dataset: BrowsedDataset, most_bytes: int) -> list[tuple[str, list[tuple[SampleCard, str]]]]:
+    """Return the cards of the worst samples of each measure, with images as data URLs."""
+    if dataset.picture is None or dataset.is_remote:
+        return []
+    budget = _Budget(most_bytes)
+    return [
+        (name, [(card, budget.data_url(dataset, card.row)) for card in cards(dataset, rows, [name])])
+        for name, rows in worst_rows(dataset, _WORST)
+    ]
+
+
+def _data_url(dataset: BrowsedDataset, row: int) -> str | None:
+    """Return a stored image, or a video that browsers play, as a URL; None if it does not decode."""
+    shown = "" if dataset.picture is None else dataset.picture.name
+    try:
+        image = (dataset.played(row, shown) if shown in dataset.videos else None) or dataset.stored(row)
+    except CodecError:
+        return None
+    return _as_url(image.data, image.media_type)
+
+
+def _as_url(data: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
 def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any]:
@@ -149,13 +217,14 @@ def _show(dataset: BrowsedDataset, count: int, most_bytes: int) -> dict[str, Any
     except DatasetError:  # a dataset without reports, written by the user's own program
         rejected = None
     chosen, left_out = _embed(dataset, rows, most_bytes)
-    made = cards(dataset, [row for row, _ in chosen]) if chosen else []
+    made = cards(dataset, [row for row, *_ in chosen]) if chosen else []
     return {
         "about": {**describe(dataset), "classes": dataset.classes},
         "warnings": list(find_faults(dataset)),
         "rejects": rejected,
         "spreads": spreads,
-        "cards": [(card, src) for card, (_, src) in zip(made, chosen, strict=True)],
+        "worst": _show_worst(dataset, most_bytes),
+        "cards": [(card, src, sound) for card, (_, src, sound) in zip(made, chosen, strict=True)],
         "left_out": left_out,
     }
 
@@ -167,20 +236,21 @@ def _choose(dataset: BrowsedDataset, count: int) -> list[int]:
     return spread_over(dataset.labels(), count)
 
 
-def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str]], str]:
-    """Return images as data URLs, ordered by class and row, and a note on images that were left out."""
+def _embed(dataset: BrowsedDataset, rows: Sequence[int], most_bytes: int) -> tuple[list[tuple[int, str, str]], str]:
+    """Return images and sounds as data URLs, ordered by class and row, and a note on samples that were left out."""
     chosen, used, left = [], 0, 0
     for row in rows:
-        try:
-            image = dataset.stored(row)
-        except CodecError:
+        src, found = _data_url(dataset, row), sound_of_sample(dataset, row)
+        sound = "" if found is None else _as_url(found.wav(), "audio/wav")
+        size = 0 if src is None else (len(src) + len(sound)) * 3 // 4
+        if src is None or used + size > most_bytes:
             left += 1
             continue
-        if used + len(image.data) > most_bytes:
-            left += 1
-            continue
-        used += len(image.data)
-        chosen.append((row, f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"))
+        used += size
+        chosen.append((row, src, sound))
     labels = dataset.labels()
     chosen.sort(key=lambda pair: (labels[pair[0]], pair[0]))
-    return chosen, f"{counted(left, 'sample')} left out: images that are too large, or do not decode" if left else ""
+    return (
+        chosen,
+        f"{counted(left, 'sample')} left out: images or sounds that are too large, or do not decode" if left else "",
+    )

@@ -1,6 +1,7 @@
 """The pages of `packer view`: their paths, and the queries in their addresses."""
 
 import ast
+import json
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,17 +16,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packer.analysis.duplicates.result import Duplicates
 from packer.packed.browse.columns import Selection
 from packer.packed.browse.dataset import RANDOM
-from packer.packed.browse.tracks import pause_ms, sound_of, track_rows
+from packer.packed.browse.tracks import pause_ms, sound_of, sound_of_sample, track_rows
 from packer.page.counts import Bar, spread
 from packer.page.dataset_view import DatasetView
+from packer.page.groups import arrange_groups, show_groups
 from packer.page.rendering import render, static, templates
 from packer.page.summary import find_shared
 from readers.drawing.values import printable
 from shardspec.errors import CodecError, ItemError, ShardspecError, system_reason
 
 PAGE_SAMPLES = 100
+PAGE_GROUPS = 20
 
 _TRACK = 240
 """Maximum number of samples of a track on a page."""
@@ -125,8 +129,9 @@ def _conditions(where: str) -> dict[str, set[str]] | None:
 class Pages:
     """The pages as methods. Each takes the request, then the dataset and the row in its path."""
 
-    def __init__(self, views: Sequence[DatasetView], root: str) -> None:
-        self._views, self._root = views, root
+    def __init__(self, views: Sequence[DatasetView], root: str, duplicates: Duplicates | None = None) -> None:
+        self._views, self._root, self._duplicates = views, root, duplicates
+        self._groups = [] if duplicates is None else arrange_groups(duplicates)
         for name in templates().list_templates():  # compiling them takes as long as the first page
             templates().get_template(name)
 
@@ -138,12 +143,15 @@ class Pages:
             "faults": self.faults,
             "field/{name}": self.field,
             "keys.txt": self.keys,
+            "keep.jsonl": self.keep,
             "find": self.find,
             "row/{row:int}": self.sample,
             "row/{row:int}/track": self.track,
             "row/{row:int}/track.wav": self.sound,
             "row/{row:int}/original": self.original,
             "row/{row:int}/original.jpg": self.original_image,
+            "row/{row:int}/sound.wav": self.sound_of_sample,
+            "row/{row:int}/{name}/play": self.video,
             "row/{row:int}/{name}": self.image,
             "rejects": self.rejects,
             "rejects/{line:int}.jpg": self.reject_image,
@@ -153,15 +161,45 @@ class Pages:
             "/": self.start,
             "/static/{name}": self.file,
             "/faults": self.shared_faults,
+            "/duplicates": self.duplicates,
             **{f"/{{number:int}}/{path}": page for path, page in of_dataset.items()},
         }
         return [Route(self._root + path, self._endpoint(page)) for path, page in pages.items()]
 
     def start(self, request: Request) -> Response:
         """List the datasets, or show the samples of the only one."""
+        if self._duplicates is not None:
+            return RedirectResponse(f"{self._root}/duplicates")
         if len(self._views) == 1:
             return RedirectResponse(f"{self._root}/0/")
         return self._page("start.html", request, title="datasets", datasets=[one.about for one in self._views])
+
+    def duplicates(self, request: Request) -> Response:
+        """Show a page of the groups of samples that look the same, the nearest first."""
+        if self._duplicates is None:
+            return _missing()
+        pages = max(1, -(-len(self._groups) // PAGE_GROUPS))
+        page = min(Query.of(request).page, pages)
+        some = self._groups[(page - 1) * PAGE_GROUPS : page * PAGE_GROUPS]
+        groups = []
+        for group, samples in show_groups(some, lambda number, rows: self._views[number].cards(rows)):
+            shown = []
+            for sample, card in samples:
+                picture = self._views[sample.dataset].dataset.picture
+                address = f"{self._root}/{sample.dataset}/row/{sample.row}"
+                shown.append((sample, card, "" if picture is None else f"{address}/{picture.name}", address))
+            groups.append((group, shown))
+        summary = printable(self._duplicates.describe().partition("\n")[0].rstrip(":"))
+        return self._page(
+            "duplicates.html",
+            request,
+            title="duplicates",
+            names=[one.name for one in self._views],
+            summary=summary,
+            groups=groups,
+            page=page,
+            pages=pages,
+        )
 
     def file(self, request: Request) -> Response:
         """Send the style sheet or the script."""
@@ -248,6 +286,15 @@ class Pages:
         headers = {"content-disposition": 'attachment; filename="keys.txt"'}
         return StreamingResponse(parts(), media_type="text/plain; charset=utf-8", headers=headers)
 
+    def keep(self, request: Request, one: DatasetView) -> Response:
+        """Send a table for `packer.add` with a line per sample: its key, and whether the selection has it."""
+        query = Query.of(request, one.sort)
+        kept = iter(one.dataset.select(query.where).mask.tolist())
+        keys = one.dataset.keys(one.dataset.select())
+        lines = ("".join(json.dumps({"key": key, "keep": next(kept)}) + "\n" for key in some) for some in keys)
+        headers = {"content-disposition": 'attachment; filename="keep.jsonl"'}
+        return StreamingResponse(lines, media_type="application/jsonl; charset=utf-8", headers=headers)
+
     def find(self, request: Request, one: DatasetView) -> Response:
         """Redirect to the sample with a key."""
         row = one.dataset.find(request.query_params.get("key", ""))
@@ -268,9 +315,11 @@ class Pages:
             after=after,
             card=one.cards([row])[0],
             values=one.values(row),
+            videos=one.dataset.playable,
+            heard=sound_of_sample(one.dataset, row) is not None,
             layer_names=one.layers,
             has_track="source" in one.dataset.small_fields,
-            has_original=one.originals is not None and "source" in one.dataset.schema,
+            has_original=one.originals is not None and one.dataset.sound is None and "source" in one.dataset.schema,
         )
 
     def track(self, request: Request, one: DatasetView, row: int) -> Response:
@@ -290,6 +339,17 @@ class Pages:
     def sound(self, _request: Request, one: DatasetView, row: int) -> Response:
         """Send the sound of the neighbours of a sample."""
         found = sound_of(one.dataset, track_rows(one.dataset, row, _TRACK))
+        return _missing() if found is None else Response(found.wav(), media_type="audio/wav", headers=_CACHED)
+
+    def video(self, request: Request, one: DatasetView, row: int) -> Response:
+        """Send a stored video."""
+        name = request.path_params["name"]
+        found = one.dataset.played(row, name) if name in one.dataset.videos else None
+        return _missing() if found is None else Response(found.data, media_type=found.media_type, headers=_CACHED)
+
+    def sound_of_sample(self, _request: Request, one: DatasetView, row: int) -> Response:
+        """Send the sound of a sample that is a video or a sound."""
+        found = sound_of_sample(one.dataset, row)
         return _missing() if found is None else Response(found.wav(), media_type="audio/wav", headers=_CACHED)
 
     def original(self, request: Request, one: DatasetView, row: int) -> Response:
@@ -343,7 +403,11 @@ class Pages:
             one = self._views[request.path_params["number"]]
             image = one.dataset.picture
             values |= {"base": self._base(request), "name": one.name, "several": len(self._views) > 1}
-            values |= {"title": one.name, "has_rejects": one.has_rejects}
+            values |= {
+                "title": one.name,
+                "has_rejects": one.has_rejects,
+                "has_duplicates": self._duplicates is not None,
+            }
             values |= {"field_name": None if image is None else image.name, "images": one.dataset.images}
             values |= {"total": len(one.dataset), "has_originals": one.originals is not None}
         text = render(template, root=self._root, live=True, **values)

@@ -18,11 +18,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from packer.analysis.duplicates.result import Duplicates
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import browsed_folder
 from packer.page.dataset_view import DatasetView
+from packer.page.groups import find_duplicates
 from packer.page.rendering import POLICY
 from packer.page.server import Pages
 from packer.recipe.checks import checked
@@ -114,7 +116,7 @@ class Guard:
         return True
 
 
-def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
+def make_app(views: Sequence[DatasetView], token: str, host: str, duplicates: Duplicates | None = None) -> Guard:
     """Return the application that answers requests.
 
     Parameters
@@ -125,8 +127,10 @@ def make_app(views: Sequence[DatasetView], token: str, host: str) -> Guard:
         First part of every path.
     host : str
         Another name of this machine (`Guard`).
+    duplicates : Duplicates, optional
+        Of these datasets, to show on a page.
     """
-    return Guard(Starlette(routes=Pages(views, f"/{token}").routes()), token, host)
+    return Guard(Starlette(routes=Pages(views, f"/{token}", duplicates).routes()), token, host)
 
 
 class _Connection(H11Protocol):
@@ -216,6 +220,7 @@ def view(
     *,
     source: str | os.PathLike[str] | None = None,
     table: str | os.PathLike[str] | None = None,
+    duplicates: bool = False,
     host: str = LOOPBACK,
     port: int | None = None,
     progress: bool | ProgressListener = True,
@@ -232,6 +237,8 @@ def view(
     table : path, optional
         CSV, TSV, JSON lines or Parquet with a column ``key``: its other columns are shown as further fields. With a
         column ``loss``, or ``prediction`` (a class, compared with ``label``), the worst samples come first.
+    duplicates : bool
+        Whether to search for samples that look the same (`packer.duplicates`), and show their groups side by side.
     host : str
         The address to listen on. With any other than this machine's own, other hosts can connect if they know the
         whole address.
@@ -258,11 +265,12 @@ def view(
     listener = listener_of(progress)
     folder, joined = (None if path is None else Path(path) for path in (source, table))
     views = [DatasetView(BrowsedDataset(path, joined), folder) for path in paths]
+    found = find_duplicates(given, listener) if checked("duplicates", duplicates, bool) else None
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     listening = _listen(host, port)
     for line in describe_address(listening.getsockname()[:2], os.environ.get("SSH_CONNECTION", "")):
         listener.on_message(line)
-    return Viewer(make_app(views, token, host), listening, token)
+    return Viewer(make_app(views, token, host, found), listening, token)
 
 
 def describe_address(address: tuple[str, int], ssh: str = "") -> list[str]:

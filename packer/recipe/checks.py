@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_origin
 
 import numpy as np
 
-from packer.recipe.parsing import encodings_with
+from packer.recipe.parsing import encodings_with, video_encodings_with
 from shardspec.errors import Problems, UsageError
 from shardspec.layout import parse_size
 from shardspec.wording import did_you_mean, is_utf8, shorten
@@ -22,7 +22,9 @@ SAMPLING = ("every", "fps", "resample_fps", "frames", "keyframes")
 """Options that choose the frames of a video; at most one may be given."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
-    "decode": (*SAMPLING, "intervals", "audio", "require_audio"),
+    "decode": (*SAMPLING, "intervals", "require_audio"),
+    "decode|sound": ("audio",),
+    "sound": ("channels", "rest"),
     "decode|faces": ("also", "also_missing"),
     "detect|faces": ("min_face", "min_score", "fill", "detector", "device", "parity"),
     "faces": (
@@ -31,23 +33,35 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
         *("boxes_from", "boxes", "boxes_scale"),
     ),
     "faces|resize": ("size", "also_resample"),
-    "resize": ("resize",),
+    "resize": ("resize", "buckets"),
 }
 """Built-in steps, separated by ``|``, and the options that are read only by them."""
 
 _READ_WITH: Mapping[str, tuple[str, ...]] = {
     "align": ("crop", "face"),
     "also_missing": ("also",),
+    "buckets": ("resize", "bucket"),
     "boxes_scale": ("boxes",),
     "landmark_model": ("landmarks", "mesh"),
     "margin": ("crop", "face"),
     "progressive": ("encode", "jpeg"),
-    "quality": ("encode", *encodings_with("quality")),
+    "gop": ("encode", *video_encodings_with("gop")),
+    "hop": ("sample", "segment"),
+    "most_seconds": ("sample", "track", "item"),
+    "quality": ("encode", *encodings_with("quality"), *video_encodings_with("quality")),
     "require_audio": ("audio",),
     "restart_markers": ("encode", "jpeg"),
-    "subsampling": ("encode", *encodings_with("subsampling")),
+    "seconds": ("sample", "segment"),
+    "subsampling": ("encode", *encodings_with("subsampling"), *video_encodings_with("subsampling")),
 }
 """Options that are read only if another option is set, or has one of the listed values."""
+
+_READ_WITH_OF_SOUND: Mapping[str, tuple[str, ...]] = {
+    **{name: needed for name, needed in _READ_WITH.items() if name != "seconds"},
+    "hop": ("seconds",),
+    "rest": ("seconds",),
+}
+"""The same for sound files, which are always cut into pieces of `seconds`."""
 
 _READ_WITHOUT: Mapping[str, str] = {
     "align": "align_as",
@@ -57,6 +71,12 @@ _READ_WITHOUT: Mapping[str, str] = {
     "parity": "boxes",
 }
 """Options that are read only if another option is not set."""
+
+_OF_PICTURES = (
+    *("encode", "encode_field", "quality", "subsampling", "progressive", "restart_markers", "gop"),
+    *("sample", "most_seconds"),
+)
+"""Options about images and videos, which custom steps may make too."""
 
 SMALLEST_SIZE = 2**16
 """Smallest size in bytes; a smaller one probably lacks its unit."""
@@ -229,13 +249,15 @@ def unread_options(
             if options["steps"]:
                 remedy = f": add {wanted} to --steps"
             else:
-                remedy = ": choose --preset faces" if "faces" in readers else ""
+                preset = next((name for name in ("faces", "sound") if name in readers), None)
+                remedy = f": choose --preset {preset}" if preset is not None else ""
             for name in names:
                 if name in left:
                     left.remove(name)
                     yield name, f"read only by the step {wanted}, found the steps {', '.join(steps)}{remedy}"
+    read_with = _READ_WITH_OF_SOUND if "sound" in steps else _READ_WITH
     for name in left:
-        other, *values = _READ_WITH.get(name, (None,))
+        other, *values = read_with.get(name, (None,))
         if other is not None and (options[other] is None if not values else options[other] not in values):
             with_value = " ".join(filter(None, (other, " or ".join(values))))
             yield name, f"read only with {with_value}, found {_describe_option(options, other)}"
@@ -243,6 +265,10 @@ def unread_options(
         other = _READ_WITHOUT.get(name)
         if other is not None and options[other] is not None:
             yield name, f"read only without {other}, found {_describe_option(options, other)}"
+    if steps == ["sound"]:
+        for name in _OF_PICTURES:
+            if name in left:
+                yield name, "read only for images and videos, found the step sound alone"
     yield from _unread_sizes(options, left, steps)
 
 
@@ -250,11 +276,16 @@ def _unread_sizes(
     options: Mapping[str, Any], given: Collection[str], steps: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the options about sizes that are not read. The step 'faces' always has a size."""
-    if "faces" not in steps and "size" in given and options["resize"] == "none":
-        yield "size", "read only with resize shorter or exact, found resize none"
-    if "faces" not in steps and "resize" in given and options["size"] is None and options["resize"] != "none":
+    if "faces" not in steps and "size" in given and options["resize"] in ("bucket", "none"):
+        yield "size", f"read only with resize shorter or exact, found resize {options['resize']}"
+    if (
+        "faces" not in steps
+        and options["resize"] in ("shorter", "exact")
+        and "resize" in given
+        and options["size"] is None
+    ):
         yield "resize", "read only with size, found no size"
-    resizes = "resize" in steps and options["size"] is not None
+    resizes = "resize" in steps and (options["size"] is not None or options["resize"] == "bucket")
     if "also_resample" in given and options["also"] is None and not resizes:
         yield "also_resample", "read only with also, or where the step 'resize' has a size, found no also"
 

@@ -20,8 +20,7 @@ from shardspec.wording import shorten
 class EngineEntry(ImportTarget):
     """An engine.
 
-    Its target is called with the workspace, a function that opens the work, and a `WorkerSettings`. The target of an engine with
-    many hosts is a `packer.jobs.hosts.base.Cluster`, whose hosts run agents.
+    Its target is called with the workspace, a function that opens the work, and a `WorkerSettings`.
 
     Attributes
     ----------
@@ -34,9 +33,7 @@ class EngineEntry(ImportTarget):
     many_workers : bool
         Whether it runs several units at a time.
     many_hosts : bool
-        Whether agents on the hosts of a cluster run the tasks.
-    inside : tuple of str
-        Environment variable that must be set, its meaning, and advice; empty for none.
+        Whether the workers are on the hosts of a cluster.
     library : str or None
         Library that must be installed.
     """
@@ -46,24 +43,10 @@ class EngineEntry(ImportTarget):
     shares_detector: bool = False
     many_workers: bool = False
     many_hosts: bool = False
-    inside: tuple[str, ...] = ()
     library: str | None = None
 
     def check_usable(self, name: str) -> None:
-        """Check that the engine works in this process.
-
-        Raises
-        ------
-        UsageError
-            If this process is not inside the engine's cluster.
-        MissingDependencyError
-            If a library is not installed.
-        """
-        if self.inside and not os.environ.get(self.inside[0]):
-            variable, what, advice = self.inside
-            raise UsageError(
-                f"{name} works inside {what}, found none ({variable} is not set): {advice}", option="engine"
-            )
+        """Raise `MissingDependencyError` if a library that the engine needs is not installed."""
         if self.library is not None and find_spec(self.library) is None:
             raise MissingDependencyError(
                 f"engine {name!r} needs the library {self.library!r}, which is not installed",
@@ -76,17 +59,11 @@ ENGINES: Mapping[str, EngineEntry] = {
     "processes": EngineEntry(
         "packer.jobs.engines.processes:ProcessesEngine", limits_items=True, shares_detector=True, many_workers=True
     ),
-    "srun": EngineEntry(
-        "packer.jobs.hosts.srun:SrunCluster",
-        limits_items=True,
-        many_workers=True,
-        many_hosts=True,
-        inside=("SLURM_JOB_ID", "a Slurm allocation", "begin with salloc or sbatch, as docs/howto/cluster.md shows"),
-    ),
     "ray": EngineEntry(
-        "packer.jobs.hosts.ray:RayCluster",
+        "packer.jobs.engines.ray:RayEngine",
         extra="ray",
         limits_items=True,
+        shares_detector=True,
         many_workers=True,
         many_hosts=True,
         library="ray",
@@ -98,26 +75,61 @@ FOR_FUNCTIONS = next(name for name, engine in ENGINES.items() if engine.takes_fu
 
 
 @dataclass(frozen=True)
-class WorkerSettings:
-    """Workers of an engine on this host.
+class ClusterSettings:
+    """Workers of an engine with many hosts.
 
     Attributes
     ----------
+    address : str or None
+        Address of the cluster; None for its own default.
+    per_node : int or None
+        Workers on each node; None for as many as its cores and memory allow.
+    in_all : int or None
+        Workers on all nodes together; None for no limit.
+    worker_bytes : int
+        Memory that one worker needs.
+    gpus : float
+        GPUs for each group of workers that share a detector; 0 if the work needs no GPU.
+    """
+
+    address: str | None
+    per_node: int | None
+    in_all: int | None
+    worker_bytes: int
+    gpus: float
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Workers of an engine.
+
+    Attributes
+    ----------
+    workers : int
+        Number of workers on this host.
     item_timeout : float
         Time limit of one item in seconds.
     decodes_ahead : bool
         Whether workers decode the next frames while they detect (`packer.steps.chain.StepResources`).
     shares_detector : bool
-        Whether one extra process runs the detector for all workers.
+        Whether one extra process runs the detector for all workers of a host.
+    cluster : ClusterSettings or None
+        Given to an engine with many hosts.
     """
 
     workers: int
     item_timeout: float
     decodes_ahead: bool = False
     shares_detector: bool = False
+    cluster: ClusterSettings | None = None
 
 
-WORKER_BYTES: Mapping[str, int] = {"faces": 1500 * 10**6, "images": 400 * 10**6, "rows": 300 * 10**6}
+WORKER_BYTES: Mapping[str, int] = {
+    "faces": 1500 * 10**6,
+    "images": 400 * 10**6,
+    "sound": 400 * 10**6,
+    "rows": 300 * 10**6,
+}
 """Memory of one worker by preset, and for ``"rows"``, work over packed datasets.
 
 It is enough for 1080p frames and the detector, or for images of tens of megapixels.

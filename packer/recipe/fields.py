@@ -21,7 +21,7 @@ class Image:
 
     Attributes
     ----------
-    encode : {'jpeg', 'png', 'webp', 'raw'}
+    encode : {'jpeg', 'png', 'webp', 'webp-lossless', 'raw'}
         Encoding of arrays. Bytes of a JPEG in a field of JPEGs are kept if a build would keep them; other bytes are
         decoded and encoded again.
     quality : int, optional

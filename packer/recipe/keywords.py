@@ -47,9 +47,10 @@ class DetectKeywords(TypedDict, total=False):
     text: str | Sequence[str]
     intervals: str | Sequence[str]
     workers: int | Literal["auto"]
-    engine: Literal["inline", "processes", "srun", "ray"]
+    engine: Literal["inline", "processes", "ray"]
     workers_per_node: int | None
     ray_address: str | None
+    ray_gpus: float
     shared_detector: bool | None
     item_timeout: float
     on_error: Literal["skip", "fail"]
@@ -73,9 +74,16 @@ class DetectKeywords(TypedDict, total=False):
 class BuildKeywords(DetectKeywords, total=False):
     """Options of `packer.build`."""
 
-    preset: Literal["faces", "images"]
+    preset: Literal["faces", "images", "sound"]
     require_audio: bool
-    resize: Literal["shorter", "exact", "none"]
+    channels: Literal["mono", "keep"]
+    sample: Literal["frame", "track", "item", "segment"]
+    seconds: float | None
+    hop: float | None
+    rest: Literal["drop", "pad"]
+    most_seconds: float
+    resize: Literal["shorter", "exact", "bucket", "none"]
+    buckets: str | None
     size: int | None
     crop: Literal["face", "mouth", "nose", "eyes", "left-eye", "right-eye"]
     margin: float
@@ -93,9 +101,10 @@ class BuildKeywords(DetectKeywords, total=False):
     also: str | None
     also_missing: Literal["invalid", "zero"]
     also_resample: Literal["area", "nearest"] | None
-    encode: Literal["jpeg", "png", "webp", "raw"]
+    encode: Literal["jpeg", "png", "webp", "webp-lossless", "raw", "av1", "ffv1", "h264"]
     encode_field: str | Sequence[str]
     quality: int
+    gop: int | None
     subsampling: Literal["420", "422", "444", 420, 422, 444]
     progressive: Literal["keep", "baseline"]
     restart_markers: bool

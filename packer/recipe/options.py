@@ -51,18 +51,23 @@ class BuildOptions:
     )
     engine: str = option(
         "processes",
-        "run the work in this process (inline), in worker processes, or on all nodes of a Slurm allocation (srun) or a "
-        "Ray cluster (ray)",
+        "run the work in this process (inline), in worker processes, or on all nodes of a Ray cluster (ray)",
         choices=tuple(ENGINES),
     )
     workers_per_node: int | None = option(
         None,
-        "srun and ray: workers per node (default: as cores, memory and, with --device cuda, GPUs allow)",
+        "ray: workers per node (default: as cores, memory and, with --device cuda, GPUs allow)",
         metavar="N",
         minimum=1,
         maximum=MOST_WORKERS,
     )
     ray_address: str | None = option(None, "ray: address of the cluster (default: chosen by Ray)", metavar="ADDRESS")
+    ray_gpus: float = option(
+        1.0,
+        "ray: GPUs for the workers that share a detector with --device cuda; less than 1 shares a GPU",
+        metavar="N",
+        own_check=True,
+    )
     shared_detector: bool | None = option(
         None,
         "faces: run the detector in one extra process for all workers (default: for any --device but cpu)",
@@ -161,14 +166,18 @@ class BuildOptions:
                 option="workers_per_node",
                 hint="take --workers",
             )
-        if self.ray_address is not None and self.engine != "ray":
-            raise UsageError(f"read only by the ray engine, found engine {self.engine}", option="ray_address")
+        for name in ("ray_address", "ray_gpus"):
+            if self.engine != "ray" and getattr(self, name) != getattr(BuildOptions, name):
+                raise UsageError(f"read only by the ray engine, found engine {self.engine}", option=name)
+        gpus = self.ray_gpus
+        if isinstance(gpus, bool) or not isinstance(gpus, int | float) or not (0 < gpus < 1 or gpus == 1):
+            raise UsageError(option="ray_gpus", expected="more than 0, at most 1", found=shorten(gpus))
         can.check_usable(self.engine)
 
     @property
     def about(self) -> Mapping[str, Any]:
         """The entries of the manifest's section ``about`` that were given."""
-        values = {spec.name: getattr(self, spec.name) for spec in fields(About)}
+        values = {spec.name: getattr(self, spec.name, None) for spec in fields(About)}
         return {name: value for name, value in values.items() if value not in (None, ())}
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardspec.codecs import image_types
+from shardspec.codecs import image_types, video_types
 from shardspec.errors import UsageError
 from shardspec.schema import NAME, NamedConfig
 from shardspec.wording import did_you_mean, shorten
@@ -62,14 +62,23 @@ class StepSpec:
 ENCODINGS = (*image_types(), "raw")
 
 
+VIDEO_ENCODINGS = tuple(video_types())
+
+
 def encodings_with(option: str) -> tuple[str, ...]:
-    """Return the encodings that read an option of a recipe, ``quality`` or ``subsampling``."""
+    """Return the encodings of images that read an option of a recipe, ``quality`` or ``subsampling``."""
     return tuple(name for name, image in image_types().items() if option in image.options)
+
+
+def video_encodings_with(option: str) -> tuple[str, ...]:
+    """Return the encodings of videos that read an option of a recipe, ``quality``, ``gop`` or ``subsampling``."""
+    return tuple(name for name, video in video_types().items() if option in video.options)
 
 
 def codec_of_encoding(encoding: str, **options: Any) -> NamedConfig:
     """Return the codec of an encoding, with the options that it reads."""
-    return NamedConfig(encoding, {name: value for name, value in options.items() if encoding in encodings_with(name)})
+    read = {name: (*encodings_with(name), *video_encodings_with(name)) for name in options}
+    return NamedConfig(encoding, {name: value for name, value in options.items() if encoding in read[name]})
 
 
 def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:

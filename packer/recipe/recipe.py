@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any
 
+from packer.recipe.buckets import Bucket, parse_buckets
 from packer.recipe.checks import (
     SAMPLING,
     check_value,
@@ -15,7 +16,15 @@ from packer.recipe.checks import (
     plain_value,
     unread_options,
 )
-from packer.recipe.parsing import ENCODINGS, StepSpec, encodings_with, parse_field_encoding
+from packer.recipe.parsing import (
+    ENCODINGS,
+    VIDEO_ENCODINGS,
+    StepSpec,
+    encodings_with,
+    parse_field_encoding,
+    video_encodings_with,
+)
+from shardspec.codecs import video_types
 from shardspec.errors import Problems, UsageError
 from shardspec.fields import field_name
 from shardspec.formats import FORMATS
@@ -26,8 +35,12 @@ from shardspec.wording import did_you_mean, list_some, shorten
 PRESETS: Mapping[str, tuple[str, ...]] = {
     "faces": ("decode", "faces"),
     "images": ("decode", "resize"),
+    "sound": ("sound",),
 }
 """The built-in steps of each preset, in order."""
+
+_TAKEN: Mapping[str, tuple[str, ...]] = {"sound": ("sound",)}
+"""Names of the media that a step takes, if they are not images and videos."""
 
 DEFAULT_FACE_SIZE = 224
 ALIGNED_SIZES: Mapping[str, int] = {
@@ -50,6 +63,8 @@ _SMALLEST_FOUND = 20
 
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
+DEFAULT_GOP = 4
+"""Frames from one key frame to the next: a clip decodes 1.5 frames before its first one, on average."""
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track per video."""
 
@@ -117,18 +132,53 @@ class Recipe:
     keyframes: bool = option(False, "videos: keep only key frames")
     audio: int | None = option(
         None,
-        "videos: store the sound of each frame's interval in the field audio, mono and 16 bits, at this rate in samples "
-        "per second (usually 16000)",
+        "rate of the sound in samples per second (usually 16000). videos: store the sound of each frame's interval in "
+        "the field audio, mono and 16 bits; sound files: resample to this rate (default: that of the file)",
         metavar="RATE",
         minimum=1000,
         maximum=192_000,
     )
     require_audio: bool = option(False, "reject items without sound")
+    channels: str = option(
+        "mono", "sound files: mix the channels into one, or keep them, as (C, N)", choices=("mono", "keep")
+    )
+    sample: str = option(
+        "frame",
+        "videos: make a sample of each frame; of each track of a face, or each whole video, as a video in the field video; "
+        "or of pieces of --seconds of either (segment)",
+        choices=("frame", "track", "item", "segment"),
+    )
+    seconds: float | None = option(
+        None,
+        "--sample segment, and sound files: cut pieces of S seconds (default of sound: the whole file)",
+        metavar="S",
+        above=0,
+    )
+    hop: float | None = option(
+        None,
+        "--sample segment, and sound files: seconds from the start of one piece to the next (default: --seconds)",
+        metavar="S",
+        above=0,
+    )
+    rest: str = option(
+        "drop",
+        "sound files: drop what is left after the last whole piece, or pad it with zeros to a piece",
+        choices=("drop", "pad"),
+    )
+    most_seconds: float = option(
+        30.0, "--sample track and item: divide samples that are longer than S seconds", metavar="S", above=0
+    )
 
     resize: str = option(
         "shorter",
-        "images: scale the shorter side to --size, or both sides to exactly --size",
-        choices=("shorter", "exact", "none"),
+        "images: scale the shorter side to --size, both sides to exactly --size, or crop and scale to a shape of --buckets",
+        choices=("shorter", "exact", "bucket", "none"),
+    )
+    buckets: str | None = option(
+        None,
+        "shapes of --resize bucket: WIDTHxHEIGHT,… or a rule such as area=512²,step=64,max-ratio=2; each image gets the "
+        "shape that crops the least, and the field bucket names it",
+        metavar="SHAPES",
     )
     size: int | None = option(
         None,
@@ -237,7 +287,10 @@ class Recipe:
     )
 
     encode: str = option(
-        "jpeg", "encoding of images; masks and other extra images are stored without loss", choices=ENCODINGS
+        "jpeg",
+        "encoding of images, or of videos (h264, av1, ffv1; default with --sample track, item and segment: h264); masks "
+        "and other extra images are stored without loss",
+        choices=(*ENCODINGS, *VIDEO_ENCODINGS),
     )
     encode_field: tuple[str, ...] = option(
         (),
@@ -246,9 +299,23 @@ class Recipe:
         metavar="FIELD=HOW",
     )
     quality: int = option(
-        DEFAULT_QUALITY, f"quality of {' and '.join(encodings_with('quality'))}", metavar="Q", minimum=1, maximum=100
+        DEFAULT_QUALITY,
+        f"quality of {' and '.join(encodings_with('quality'))}, 1 to 100; of videos, less is better: h264 0 to 51 (QP; "
+        "default: 21), av1 1 to 63 (CRF; default: 25)",
+        metavar="Q",
+        minimum=0,
+        maximum=100,
     )
-    subsampling: str = option(DEFAULT_SUBSAMPLING, "JPEG chroma subsampling", choices=("420", "422", "444"))
+    gop: int | None = option(
+        None,
+        "largest number of frames from one key frame to the next in videos: fewer make clips faster to read and files "
+        "larger (default: 4)",
+        metavar="N",
+        minimum=1,
+    )
+    subsampling: str = option(
+        DEFAULT_SUBSAMPLING, "chroma subsampling of JPEG, and of h264 (420 or 444)", choices=("420", "422", "444")
+    )
     progressive: str = option(
         "keep",
         "keep progressive JPEGs that need no change, or rewrite them as baseline (same pixels, decoded 3 times faster)",
@@ -283,8 +350,8 @@ class Recipe:
     )
     fields_from_path: str | None = option(
         None,
-        "folders: take fields from the path below SOURCE, such as '{split}/{label}/{person}_{clip}.mp4'; * matches any "
-        "characters, ** any folders",
+        "folders and archives: take fields from the path below SOURCE or in the archive, such as "
+        "'{split}/{label}/{person}_{clip}.mp4'; * matches any characters, ** any folders",
         metavar="PATTERN",
     )
     sidecars: bool = option(
@@ -340,6 +407,7 @@ class Recipe:
             object.__setattr__(self, "align_as", "auto-avsr-68" if self.landmarks == "68" else "auto-avsr-4")
         options = vars(self)
         given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
+        self._check_videos(problems)
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
             problems.add(chosen[-1], expected=f"at most one of {', '.join(SAMPLING)}", found=" and ".join(chosen))
@@ -378,11 +446,43 @@ class Recipe:
         if self.sidecars and self.frame_folders is not None:
             problems.add("sidecars", expected="either sidecars or frame_folders", found="both")
         self._check_encodings(problems)
+        self._check_buckets(problems)
         for name, problem in unread_options(options, given, used):
             problems.add(name, problem)
         problems.raise_as(UsageError)
         if self.size is None and "faces" in used:
             object.__setattr__(self, "size", ALIGNED_SIZES.get(str(self.align_as), DEFAULT_FACE_SIZE))
+
+    def _check_videos(self, problems: Problems) -> None:
+        """Check the options for samples of several frames, and settle those that depend on the encoding."""
+        if self.sample == "frame":
+            if self.encode in VIDEO_ENCODINGS:
+                problems.add("encode", f"{self.encode} is for videos", hint="add --sample track, item or segment")
+            elif self.quality == 0:
+                problems.add("quality", expected="1 or more", found=0)
+            return
+        if self.encode == type(self).encode:
+            object.__setattr__(self, "encode", "h264")
+        video = video_types().get(self.encode)
+        if video is None:
+            known = ", ".join(VIDEO_ENCODINGS)
+            problems.add("encode", expected=f"one of {known} with sample {self.sample}", found=self.encode)
+        if self.encode == "h264" and self.subsampling == "422":
+            problems.add("subsampling", expected="420 or 444 with encode h264", found="422")
+        if video is not None and video.quality is not None:
+            low, high, usual = video.quality
+            if self.quality == DEFAULT_QUALITY:
+                object.__setattr__(self, "quality", usual)
+            elif isinstance(self.quality, int) and not low <= self.quality <= high:
+                problems.add("quality", expected=f"{low} to {high} with encode {self.encode}", found=self.quality)
+        if self.gop is None and self.encode in video_encodings_with("gop"):
+            object.__setattr__(self, "gop", DEFAULT_GOP)
+        if self.sample == "segment" and self.seconds is None:
+            problems.add("seconds", expected="the length of a piece with sample segment", found="none")
+        if self.sample == "track" and "faces" not in self._used():
+            problems.add(
+                "sample", "only the step 'faces' finds tracks", hint="take --sample item for videos without faces"
+            )
 
     def _check_parts(self, problems: Problems) -> None:
         """Check the options for crops of a part of a face."""
@@ -415,6 +515,17 @@ class Recipe:
                 hint="choose track-median",
             )
 
+    def _check_buckets(self, problems: Problems) -> None:
+        if self.resize != "bucket" or "resize" not in self._used():
+            return
+        if self.buckets is None:
+            problems.add("buckets", expected="shapes for resize bucket, such as area=512²,step=64", found="none")
+            return
+        try:
+            _ = self.shapes
+        except UsageError as error:
+            problems.add("buckets", expected=error.expected, found=error.found)
+
     def _check_encodings(self, problems: Problems) -> None:
         names: list[str] = []
         for text in self.encode_field:
@@ -432,6 +543,16 @@ class Recipe:
         """The steps of the recipe: `steps` if set, otherwise the steps of the preset."""
         return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
 
+    @property
+    def reads_sound(self) -> bool:
+        """True if the items are sound files."""
+        return "sound" in self.media
+
+    @property
+    def media(self) -> tuple[str, ...]:
+        """Names of the media of the items, which the first step that reads files takes (`packer.vision.media.MEDIA`)."""
+        return next((_TAKEN[step] for step in self._used() if step in _TAKEN), ("image", "video"))
+
     def options_in_use(self) -> dict[str, Any]:
         """Return the options that a step or source reads, as JSON."""
         unread = {name for name, _ in unread_options(vars(self), [spec.name for spec in fields(self)], self._used())}
@@ -447,6 +568,16 @@ class Recipe:
     def field_codecs(self) -> dict[str, NamedConfig]:
         """Codecs of image fields in `encode_field`."""
         return dict(parse_field_encoding(text, self.quality, self.subsampling) for text in self.encode_field)
+
+    @property
+    def shapes(self) -> tuple[Bucket, ...]:
+        """Shapes that images are cropped and scaled to; empty unless `resize` is ``"bucket"``."""
+        return () if self.resize != "bucket" else parse_buckets(str(self.buckets), MAX_SIZE)
+
+    @property
+    def resizes(self) -> bool:
+        """True if the step 'resize' changes images."""
+        return self.resize == "bucket" or (self.size is not None and self.resize != "none")
 
     @property
     def numbers_classes(self) -> bool:

@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.recipe import Recipe
+from packer.sources.archives.zipped import ZippedFiles
 from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
@@ -109,7 +110,7 @@ class AllowedFolders:
         """
         roots = cls(tuple(Path(folder).absolute() for folder in folders), mirror)
         for number, folder in enumerate(roots.folders):
-            if not folder.is_dir():
+            if not folder.is_dir() and not ZippedFiles(folder).by_path:
                 raise UsageError(
                     option="root",
                     expected="a folder",
@@ -195,6 +196,8 @@ class FileChecker:
         self._resolved = roots.resolved
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
         self._frame_rate = frame_rate
+        reads = nullcontext if roots.mirror is None else roots.mirror.reading
+        self._zipped = [ZippedFiles(folder, reads) for folder in roots.resolved]
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
@@ -243,11 +246,22 @@ class FileChecker:
         known = self._known.get(path)
         if known is None:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
+            if known.reject is not None and known.path is not None and not os.path.lexists(known.path):
+                known = self._look_into_zips(known) or known
             if len(self._known) == _KNOWN_MAX:
                 self._known.clear()
             if known.member is None:  # items with many frame names take too much memory
                 self._known[path] = known
         return known
+
+    def _look_into_zips(self, item: Item) -> Item | None:
+        """Return the item for a file that does not exist but is in a zip file of its root."""
+        path = os.path.normpath(str(item.path))
+        for folder, zipped in zip(self._resolved, self._zipped, strict=True):
+            found = zipped.by_path.get(os.path.relpath(path, folder).replace(os.sep, "/"))
+            if found is not None:
+                return found.item(item.index, item.name)
+        return None
 
     def file(self, index: int, name: str) -> Item:
         """Return the item for a file below the first root, given its relative path (`describe_path`)."""

@@ -4,7 +4,9 @@ import gzip
 import io
 import math
 import os
+import struct
 import threading
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -54,11 +56,13 @@ def read_member(path: str, member: Member) -> bytes:
     OSError
         If the archive cannot be read.
     """
-    if member.kind != "stored":
+    if member.kind not in ("stored", "zip"):
         return _streams.read(path, member)
     pieces = []
     with open(path, "rb") as file:  # noqa: PTH123 -- often
-        for offset, size in zip(member.place[::2], member.place[1::2], strict=True):
+        if member.kind == "zip":
+            return _read_zipped(file, member)
+        for offset, size in member.spans:
             file.seek(offset)
             pieces.append(file.read(size))
     data = b"".join(pieces)
@@ -75,7 +79,42 @@ def close_contents() -> None:
 def _open_member(path: str, member: Member) -> BinaryIO:
     if member.kind == "stored" and len(member.place) == 2:
         return io.BufferedReader(_Window(path, *member.place), _WINDOW_BUFFER_BYTES)
+    if member.kind == "zip" and member.place[2] == zipfile.ZIP_STORED:
+        with open(path, "rb") as file:  # noqa: PTH123 -- often
+            offset = _seek_zipped(file, member)
+        return io.BufferedReader(_Window(path, offset, member.place[4]), _WINDOW_BUFFER_BYTES)
     return io.BytesIO(read_member(path, member))
+
+
+_ZIP_HEADER = struct.Struct("<4s22xHH")
+"""A file's header in a zip file: signature, and the lengths of the name and the extra fields that follow it
+(APPNOTE 4.3.7). The directory need not have the same extra fields."""
+
+
+def _seek_zipped(file: BinaryIO, member: Member) -> int:
+    """Go to the content of a file in a zip file, and return its offset."""
+    start, room, _, size, *_ = member.place
+    file.seek(start)
+    header = file.read(_ZIP_HEADER.size)
+    if len(header) == _ZIP_HEADER.size:
+        signature, name, extra = _ZIP_HEADER.unpack(header)
+        if signature == b"PK\x03\x04" and _ZIP_HEADER.size + name + extra + size <= room:
+            return file.seek(name + extra, os.SEEK_CUR)
+    raise ItemError(expected="the file's header in the archive", found="other bytes", hint="the archive is damaged")
+
+
+def _read_zipped(file: BinaryIO, member: Member) -> bytes:
+    _, _, method, packed, size, checksum = member.place
+    _seek_zipped(file, member)
+    data = file.read(packed)
+    try:
+        if method == zipfile.ZIP_DEFLATED:
+            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
+    except zlib.error as error:
+        raise ItemError(f"expected a whole file in the archive, found: {error}") from error
+    if len(data) != size or zlib.crc32(data) != checksum:
+        raise ItemError(expected=f"{size} bytes with the checksum of the archive's directory", found="others: damaged")
+    return data
 
 
 class _Window(io.RawIOBase):

@@ -28,7 +28,8 @@ from shardspec.wording import program
 
 _READ_BY: Sequence[tuple[Sequence[str], str, Collection[str]]] = (
     (("unquoted",), "tables of cells", ("a table",)),
-    (("include", "exclude", "fields_from_path", "sidecars"), "folders of files", ("a folder",)),
+    (("include", "exclude", "sidecars"), "folders of files", ("a folder",)),
+    (("fields_from_path",), "folders of files and archives", ("a folder", "archives")),
     (("keys",), "archives", ("archives",)),
     (("frame_folders",), "folders of files, and tables", ("a folder", "a table", "rows")),
     (("root",), "tables", ("a folder", "a table", "rows")),

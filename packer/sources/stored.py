@@ -8,18 +8,20 @@ and archives needs no knowledge of stores. The paths of the listed items are URL
 import contextvars
 import errno
 import hashlib
+import io
 import json
 import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from packer.sources.archives.zip_directory import read_directory
 from packer.sources.base import Listing, Source, count_listed
 from packer.sources.item import Item
 from packer.workspace.disk_list import LazyMap, writing_temporary
@@ -39,6 +41,8 @@ _SETTINGS = "FACEPACK_SOURCE_OPTIONS"
 """Environment variable with settings for the stores of sources, which workers inherit as they do those of AWS."""
 _OF_SERVERS = ("client_options", "connections")
 """Settings that apply to web servers and other kinds of stores, too."""
+_ZIP_END_BYTES = 1 << 16
+"""End of a zip file that is requested first. It mostly contains the whole list of its files."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
@@ -215,10 +219,20 @@ class StorePlaceholders:
             except FileNotFoundError:
                 path.unlink()
 
+    def _fill_directory(self, path: Path) -> None:
+        """Download the end of a zip file, which lists its files; the whole file if it is small or was replaced."""
+        place, name = self._find(path)
+        with suppress(_ReplacedError):
+            with io.BufferedReader(_ZipEnd(path, partial(place.store.download, name, path))) as file:
+                read_directory(file)
+            return
+        self.fill(path)
+
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """Keep the content of a file while the block runs (`fill`)."""
-        self.fill(path)
+        """Keep the content of a file while the block runs; of a zip file only the list of its files."""
+        is_zip = path.suffix.lower() == ".zip" and path.stat().st_size > _ZIP_END_BYTES
+        (self._fill_directory if is_zip else self.fill)(path)
         state = path.stat()
         try:
             yield
@@ -300,6 +314,62 @@ class StorePlaceholders:
             for place in self._places:
                 text = text.replace(str(place.folder), place.url)
         return text
+
+
+class _ZipEnd(io.RawIOBase):
+    """Reads an empty file of an object's size, into which everything from the first byte read to its end is downloaded.
+
+    Parameters
+    ----------
+    download : callable
+        Writes a part of the object to the file, given the part's start and end.
+
+    Raises
+    ------
+    _ReplacedError
+        While it is read, if the object is not the one that the file stands for.
+    """
+
+    def __init__(self, path: Path, download: Callable[[tuple[int, int]], StoredObject]) -> None:
+        self._path, state = path, path.stat()
+        self._state = state.st_size, state.st_mtime_ns
+        self._size = self._known_from = state.st_size
+        self._download = download
+        self._file = path.open("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int | None:
+        start = min(self._file.tell(), self._size - _ZIP_END_BYTES)
+        if start < self._known_from:
+            self._download_from(start)
+        return self._file.readinto(buffer)
+
+    def _download_from(self, start: int) -> None:
+        with writing_temporary():  # here, because `zipfile` takes errors of reading for damage
+            try:
+                found = self._download((start, self._known_from))
+            except FileNotFoundError:
+                raise _ReplacedError from None
+        if (found.bytes, time_of(found.etag)) != self._state:
+            raise _ReplacedError
+        set_state(self._path, found)
+        self._known_from = start
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _ReplacedError(Exception):
+    """An object was replaced or deleted after it was listed."""
 
 
 def check_url(url: str) -> str:

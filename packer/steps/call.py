@@ -4,10 +4,11 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from packer.assembly.piece import EncodedValue
 from packer.recipe.fields import Declaration
 from packer.sources.inputs import read_input
 from packer.steps.chain import ITEM, REPORT, Sample, Step
-from packer.steps.encode import EncodedValue, encode_text
+from packer.steps.encode import encode_text
 from packer.steps.encode_sample import SampleEncoder
 from shardspec.errors import ItemError, SchemaError
 

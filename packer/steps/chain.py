@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,6 +60,7 @@ STEPS: Mapping[str, ImportTarget] = {
     "detect": ImportTarget("packer.steps.faces.detect:make", "faces-light"),
     "faces": ImportTarget("packer.steps.faces.step:make", "faces-light"),
     "resize": ImportTarget("packer.steps.resize:make", "pack"),
+    "sound": ImportTarget("packer.steps.sound:make", "pack"),
 }
 
 _PLAIN = StepResources()
@@ -95,7 +95,11 @@ class Pipeline:
         resources: StepResources = _PLAIN,
     ) -> None:
         self._packed = PackedItems(recipe)
-        self.steps = [(spec.use, _make_step(spec, recipe, functions or {}, resources)) for spec in recipe.chain]
+        made = [(spec.use, _make_step(spec, recipe, functions or {}, resources)) for spec in recipe.chain]
+        self.steps = [(name, step) for name, step in made if step is not unchanged]
+        if recipe.sample != "frame":
+            make: Callable[[Recipe], Step] = import_target("packer.steps.gather:make_gathering", what="--sample")
+            self.steps.append(("gather", make(recipe)))
 
     def run(self, item: Item, report: ItemReport) -> Generator[Sample]:
         """Yield the samples of one item, in order. Close the generator if it is not exhausted.
@@ -108,17 +112,24 @@ class Pipeline:
         MissingDependencyError
             If a library that a built-in step needs is not installed.
         """
-        start: Sample = {"source": item.name, ITEM: item, REPORT: report}
-        samples = _guard("source", self._load, iter([start]))
+        try:
+            samples: Iterator[Sample] = iter((self._load(item, report),))
+        except MissingDependencyError:
+            raise
+        except Exception as error:
+            raise _step_error("source", None, error) from error
         given = [1] + [0] * len(self.steps)
         ended: list[int] = []
-        with ExitStack() as stack:
+        stages: list[Generator[Sample]] = []
+        try:
             for place, (name, step) in enumerate(self.steps, start=1):
-                stage = _count(_guard(name, step, samples), given, ended, place)
-                # An error may keep the stage alive until a garbage collection, which may run in any thread.
-                stack.callback(stage.close)
-                samples = stage
+                samples = _run_step(name, step, samples, given, ended, place)
+                stages.append(samples)
             yield from samples
+        finally:
+            # An error may keep a stage alive until a garbage collection, which may run in any thread.
+            for stage in reversed(stages):
+                stage.close()
         if not given[-1] and not report.empty:
             # Blame the first step that ended, not the first in the chain without samples: a step that requests no
             # samples leaves the steps before it unread.
@@ -130,28 +141,45 @@ class Pipeline:
         self._packed.close()
         close_contents()
 
-    def _load(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        """Add the item's columns, its arrays in an archive, and its fields if it is a row of a packed dataset."""
-        for sample in samples:
-            item = sample[ITEM]
-            yield {**sample, **self._packed.load(item), **item.columns, **read_arrays(item)}
+    def _load(self, item: Item, report: ItemReport) -> Sample:
+        """Return an item's columns, its arrays in an archive, and its fields if it is a row of a packed dataset."""
+        start: Sample = {"source": item.name, ITEM: item, REPORT: report}
+        sample = {**start, **self._packed.load(item), **item.columns, **read_arrays(item)}
+        _check_sample(sample)
+        return sample
 
 
-def _guard(name: str, step: Step, samples: Iterator[Sample]) -> Iterator[Sample]:
-    """Run a step and name it in the error that it raises. An error of an earlier step passes through."""
+def unchanged(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """Pass samples on: the step of a recipe that has nothing to do, which is left out of a chain."""
+    return samples
+
+
+def _run_step(
+    name: str, step: Step, samples: Iterator[Sample], given: list[int], ended: list[int], place: int
+) -> Generator[Sample]:
+    """Yield the samples of a step, counted in ``given[place]``, and append `place` to `ended` at the end.
+
+    An error of the step names it. An error of an earlier step passes through.
+    """
     try:
-        given = step(samples)
-        if not isinstance(given, Iterable):
-            raise ItemError(expected="a generator of samples", found=type(given).__name__, hint="does it yield?")
-        for sample in given:
+        made = step(samples)
+        if not isinstance(made, Iterable):
+            raise ItemError(expected="a generator of samples", found=type(made).__name__, hint="does it yield?")
+        for sample in made:
             _check_sample(sample)
+            given[place] += 1
             yield sample
     except (StepError, MissingDependencyError):  # a library missing on this machine is not the item's fault
         raise
-    except ItemError as error:
-        raise StepError(name, str(error) or describe_error(error)) from error
     except (Exception, SystemExit) as error:
-        raise StepError(name, f"{describe_error(error)}{_place_in_file(step, error)}") from error
+        raise _step_error(name, step, error) from error
+    ended.append(place)
+
+
+def _step_error(name: str, step: Step | None, error: BaseException) -> StepError:
+    if isinstance(error, ItemError):
+        return StepError(name, str(error) or describe_error(error))
+    return StepError(name, f"{describe_error(error)}{'' if step is None else _place_in_file(step, error)}")
 
 
 def _place_in_file(step: Step, error: BaseException) -> str:
@@ -161,14 +189,6 @@ def _place_in_file(step: Step, error: BaseException) -> str:
     if code is None or function.__module__.startswith(f"{__package__.partition('.')[0]}."):
         return ""
     return describe_line(error, code.co_filename)
-
-
-def _count(samples: Iterator[Sample], given: list[int], ended: list[int], place: int) -> Generator[Sample]:
-    """Yield the samples and count them in ``given[place]``; append `place` to `ended` at the end."""
-    for sample in samples:
-        given[place] += 1
-        yield sample
-    ended.append(place)
 
 
 def _describe_none(report: ItemReport, taken: int) -> str:

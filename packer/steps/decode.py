@@ -14,8 +14,7 @@ from packer.recipe.checks import SAMPLING
 from packer.sources.item import PACKED_ROW, Item
 from packer.sources.member_bytes import opener
 from packer.steps.chain import ITEM, REPORT, SAMPLED, STILL, Sample, Step, StepResources
-from packer.steps.encode import KEPT, OriginalBytes, audio_length
-from packer.steps.plain import keeps_images
+from packer.steps.encode import KEPT, OriginalBytes, audio_length, keeps_images
 from packer.steps.report import ItemReport
 from packer.steps.second_image import FramesReader, Reader, open_companion, open_reader
 from packer.vision.decode.image import check_kept, decode_image, read_image

@@ -1,38 +1,40 @@
 """Encode a sample's values as bytes, and record the properties from which assembly determines the schema."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packer.assembly.piece import ColumnSpec, EncodedValue
+from packer.assembly.schemas import LOSSLESS_CODEC, LOSSLESS_VIDEO_CODEC
 from packer.recipe import Recipe
 from packer.recipe.parsing import codec_of_encoding
 from packer.vision.decode.jpeg_header import (
-    PROGRESSIVE,
     PROGRESSIVE_MARK,
-    JpegHeader,
     is_progressive,
     restart_interval,
 )
+from packer.vision.decode.sampling import sample_at
 from packer.workspace.disk_list import writing_temporary
 from shardspec.codecs import codec_for, is_lossy
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
-from shardspec.fields import is_image_field, is_mask_name
+from shardspec.fields import is_image_field, is_mask_name, is_video_field
 from shardspec.registry import import_target
 from shardspec.schema import NAME, Field, NamedConfig
-from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_image
+from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_image, is_video
 from shardspec.wording import did_you_mean, list_some
-
-ValueKind = Literal["array", "class", "image", "lossless", "text", "json", "blob"]
-"""A ``class`` is a class name; it is replaced by its number when the names of all samples are known."""
 
 KEPT = "_kept_jpeg"
 """Key of a sample that holds the `OriginalBytes` bytes of its ``image``, if they may be stored unchanged."""
+
+
+SEQUENCES = "_sequences"
+"""Key of a sample that carries the names of the fields that have one value for each of its frames."""
 
 
 class OriginalBytes(NamedTuple):
@@ -47,41 +49,14 @@ class OriginalBytes(NamedTuple):
     progressive: bool | None = None
 
 
-class ColumnSpec(NamedTuple):
-    """Properties that all values of a field of one part share."""
-
-    kind: ValueKind
-    dtype: str
-    ndim: int
-
-
-class EncodedValue(NamedTuple):
-    """One value's bytes, its decoded shape, its column, and whether it was a progressive JPEG or an enlarged image."""
-
-    data: Buffer
-    shape: tuple[int, ...]
-    spec: ColumnSpec
-    progressive: bool = False
-    enlarged: bool = False
-
-
-class EncodedBatch(NamedTuple):
-    """Values of one field in several rows, all of the same kind.
-
-    Attributes
-    ----------
-    data, shapes : sequence
-        Bytes and shape of each value (`EncodedValue`).
-    """
-
-    data: Sequence[Buffer]
-    shapes: Sequence[tuple[int, ...]]
-    spec: ColumnSpec
-
-
 def image_codec(recipe: Recipe) -> NamedConfig:
-    """Return the codec of image fields in a recipe, except for fields in its `field_codecs`."""
-    return codec_of_encoding(recipe.encode, quality=recipe.quality, subsampling=recipe.subsampling)
+    """Return the codec of image or video fields in a recipe, except for fields in its `field_codecs`."""
+    options: dict[str, Any] = {"quality": recipe.quality, "subsampling": recipe.subsampling, "gop": recipe.gop}
+    codec = codec_of_encoding(recipe.encode, **options)
+    rate = recipe.resample_fps or recipe.fps
+    if recipe.sample == "frame" or rate is None:
+        return codec
+    return NamedConfig(codec.name, {**codec.configuration, "rate": rate})
 
 
 Use = Literal["hidden", "lossless", "plain"]
@@ -101,8 +76,8 @@ _PLAIN: Mapping[type, tuple[Callable[[Any], bytes], ColumnSpec]] = {
 }
 """Encoders of Python numbers. They produce the same bytes as NumPy in a tenth of the time."""
 
-LOSSLESS_CODEC = NamedConfig("png")
-"""Codec of image fields named like masks, regardless of the recipe, because they may be label maps."""
+SOUND_FIELDS = ("audio", "audio_rate", "piece", "seconds")
+"""Fields that the step ``sound`` adds, besides ``time``."""
 
 
 def load_to_baseline() -> Callable[[bytes, npt.NDArray[np.uint8]], bytes]:
@@ -126,8 +101,15 @@ def audio_length(recipe: Recipe) -> int | None:
 def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
     """Return the fields whose types the recipe determines: images with separate encodings, and sound."""
     fields = {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
-    if recipe.audio is not None:
-        fields["audio"] = FieldType("array", "<i2", (audio_length(recipe),), settled=True)
+    if recipe.reads_sound:
+        known = recipe.audio is not None and recipe.seconds is not None
+        length = max(1, sample_at(float(recipe.seconds or 0), int(recipe.audio or 0))) if known else None
+        shape = (length,) if recipe.channels == "mono" else (None, length)
+        # The number of channels is that of the files if they agree.
+        fields["audio"] = FieldType("array", "<i2", shape, settled=shape != (None, length) or not known)
+    elif recipe.audio is not None:
+        length = audio_length(recipe) if recipe.sample == "frame" else None
+        fields["audio"] = FieldType("array", "<i2", (length,), settled=True)
     return fields
 
 
@@ -153,20 +135,21 @@ class Encoder:
         return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
 
     @cached_property
+    def _exact_video(self) -> Codec:
+        return codec_for(Field("exact", "bytes", "|u1", (None, None, None, 3), LOSSLESS_VIDEO_CODEC))
+
+    @cached_property
+    def _encode_video(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+        return codec_for(Field("video", "bytes", "|u1", (None, None, None, 3), image_codec(self._recipe))).encode
+
+    @cached_property
     def _encode_image(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
         recipe = self._recipe
         return _image_encoder(recipe, None if recipe.encode == "raw" else codec_for(_image_field(recipe)))
 
     def prepare(self) -> None:
-        """Load the image encoder now instead of with the first image."""
-        _ = self._encode_image
-
-    def opencv_encoder(self) -> Callable[[npt.NDArray[np.uint8]], EncodedValue] | None:
-        """Return an encoder of ``image`` in OpenCV's channel order; None unless OpenCV encodes it."""
-        if self._recipe.encode != "jpeg" or self._recipe.restart_markers:
-            return None
-        encode = _load_jpeg_encoder()(codec_for(_image_field(self._recipe)), bgr=True)
-        return lambda image: EncodedValue(encode(image), image.shape, _IMAGE)
+        """Load the encoder of images or videos now instead of with the first one."""
+        _ = self._encode_image if self._recipe.sample == "frame" else self._encode_video
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
@@ -177,6 +160,7 @@ class Encoder:
             If a field's name or a value's type cannot be stored, or a `whole` sample lacks a field of `encode_field`.
         """
         kept: OriginalBytes | None = sample.get(KEPT)
+        sequences: Collection[str] = sample.get(SEQUENCES, ())
         out: dict[str, EncodedValue] = {}
         for name, value in sample.items():
             use = self._uses.get(name)
@@ -189,7 +173,7 @@ class Encoder:
             elif name in self._by_field:
                 out[name] = self._image(name, value)
             else:
-                out[name] = self._value(name, value, lossless=use == "lossless")
+                out[name] = self._value(name, value, lossless=use == "lossless", in_time=name in sequences)
         missing = [name for name in self._by_field if name not in out]
         if missing and whole:
             like = did_you_mean(missing[0], out)
@@ -207,7 +191,8 @@ class Encoder:
             raise SchemaError(place=f"field {name!r}", expected="a name of lower-case letters, digits and underscores")
         if len(self._uses) == _NAMES_KEPT:
             self._uses.clear()
-        use: Use = "hidden" if hidden else "lossless" if self._lossy and is_mask_name(name) else "plain"
+        keeps = self._lossy and is_mask_name(name) and name != "video"
+        use: Use = "hidden" if hidden else "lossless" if keeps else "plain"
         self._uses[name] = use
         return use
 
@@ -228,7 +213,7 @@ class Encoder:
             raise SchemaError(place="encode_field", expected=f"{name!r} as an image, uint8 (H, W, 3)", found=found)
         return EncodedValue(self._by_field[name](array), array.shape, _IMAGE)
 
-    def _value(self, name: str, value: Any, *, lossless: bool) -> EncodedValue:
+    def _value(self, name: str, value: Any, *, lossless: bool, in_time: bool = False) -> EncodedValue:
         plain = _PLAIN.get(type(value))
         if plain is not None:
             pack, spec = plain
@@ -244,7 +229,12 @@ class Encoder:
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             return EncodedValue(self._encode_image(array), array.shape, _IMAGE)
-        return EncodedValue(fixed_bytes(array), array.shape, ColumnSpec("array", array.dtype.str, array.ndim))
+        if in_time and is_video_field(name) and is_video(array):
+            if lossless:
+                return EncodedValue(self._exact_video.encode(array), array.shape, ColumnSpec("lossless", "|u1", 4))
+            return EncodedValue(self._encode_video(array), array.shape, ColumnSpec("image", "|u1", 4))
+        spec = ColumnSpec("sequence" if in_time else "array", array.dtype.str, array.ndim)
+        return EncodedValue(fixed_bytes(array), array.shape, spec)
 
 
 def write_text(value: str) -> bytes:
@@ -273,16 +263,6 @@ BYTES_OF: Mapping[FieldKind, tuple[Any, Callable[[Any], EncodedValue]]] = {
     "json": (dict | list | tuple, _encode_json),
 }
 """The Python types of values that are encoded without NumPy, and the functions that encode them."""
-
-
-def text_column(texts: Sequence[bytes]) -> EncodedBatch:
-    """Return encoded texts as a column."""
-    return EncodedBatch(texts, [(len(text),) for text in texts], _TEXT)
-
-
-def kept_image(data: bytes, header: JpegHeader) -> EncodedValue:
-    """Return the encoded value for a JPEG whose bytes are kept."""
-    return EncodedValue(data, (header.height, header.width, 3), _IMAGE, header.frame_marker == PROGRESSIVE)
 
 
 def _image_encoder(recipe: Recipe, codec: Any) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
@@ -326,3 +306,15 @@ def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
         return as_array(value)
     except SchemaError as error:
         raise SchemaError(error, place=f"field {name!r}") from error
+
+
+def keeps_images(recipe: Recipe) -> bool:
+    """Return whether no step or encoding of a recipe looks at the pixels of a JPEG whose bytes may be kept."""
+    own = {step.use for step in recipe.chain} <= {"decode", "resize"}
+    return (
+        own
+        and not recipe.resizes
+        and recipe.encode == "jpeg"
+        and recipe.progressive != "baseline"
+        and recipe.also is None
+    )

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from packer.assembly.piece import ColumnSpec, EncodedValue
 from packer.recipe.fields import Declaration, check_name
-from packer.steps.encode import BYTES_OF, ColumnSpec, EncodedValue
+from packer.steps.encode import BYTES_OF
 from packer.vision.decode.jpeg_header import PROGRESSIVE_MARK, is_progressive
 from packer.vision.decode.limits import ImageError
 from shardspec.codecs import codec_for

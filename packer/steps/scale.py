@@ -7,22 +7,30 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.recipe import Recipe
+from packer.recipe.buckets import Bucket, nearest_bucket
 from packer.steps.chain import REPORT, Sample, Step, require_image
 from packer.steps.report import ItemReport, is_larger
 from packer.vision.decode.limits import MAX_PIXELS
-from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry
+from packer.vision.geometry.resize import resize_exact, resize_nearest, resize_shorter, scale_geometry, shift_geometry
 from shardspec.errors import ItemError
 from shardspec.fields import is_further_image, is_mask_name
 
 
-def make_scaling(recipe: Recipe, size: int) -> Step:
-    """Make the step of a recipe with a size."""
-    scale = make_scale(recipe, size)
+def make_scaling(recipe: Recipe) -> Step:
+    """Make the step of a recipe with a size or with buckets."""
+    shapes = recipe.shapes
+    scale = None if recipe.size is None or shapes else make_scale(recipe, recipe.size)
 
     def resize(samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             require_image(sample)
-            image = scale(sample["image"])
+            if scale is None:
+                height, width = sample["image"].shape[:2]
+                bucket = nearest_bucket(shapes, width, height)
+                sample = {**_crop_to_ratio(sample, bucket), "bucket": str(bucket)}
+                image = resize_exact(sample["image"], (bucket.height, bucket.width))
+            else:
+                image = scale(sample["image"])
             old, new = sample["image"].shape[:2], image.shape[:2]
             report: ItemReport | None = sample.get(REPORT)  # a custom step may have dropped it
             if report is not None:
@@ -46,6 +54,19 @@ def make_scale(recipe: Recipe, size: int) -> Callable[[npt.NDArray[np.uint8]], n
         return scale(image, size)
 
     return resize
+
+
+def _crop_to_ratio(sample: Sample, bucket: Bucket) -> Sample:
+    """Crop the middle of ``image`` and of its masks to the ratio of a bucket's sides, in whole pixels."""
+    height, width = old = sample["image"].shape[:2]
+    new_width = min(width, max(1, (2 * height * bucket.width + bucket.height) // (2 * bucket.height)))
+    new_height = min(height, max(1, (2 * width * bucket.height + bucket.width) // (2 * bucket.width)))
+    top, left = (height - new_height) // 2, (width - new_width) // 2
+    if (new_height, new_width) == old:
+        return sample
+    images = {"image": sample["image"], **_further(sample, old, (0, 0)), **_maps(sample, old, (0, 0))}
+    cropped = {name: value[top : top + new_height, left : left + new_width] for name, value in images.items()}
+    return {**sample, **shift_geometry(sample, (-left, -top)), **cropped}
 
 
 def _further(sample: Sample, old: tuple[int, int], new: tuple[int, int]) -> dict[str, npt.NDArray[np.uint8]]:

@@ -18,8 +18,8 @@ _FACTORS: Mapping[str, int] = {
 }
 
 
-def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-    """Return a function that encodes images, (H, W, 3) in RGB or `bgr` order, as `codec` would.
+def jpeg_encoder(codec: JPEGCodec) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
+    """Return a function that encodes RGB images, (H, W, 3), as `codec` would.
 
     Images that OpenCV cannot encode go to the codec, which refuses them.
     """
@@ -31,10 +31,9 @@ def jpeg_encoder(codec: JPEGCodec, *, bgr: bool = False) -> Callable[[npt.NDArra
         checked = check_image(codec.field, image)
         if max(checked.shape[:2]) <= codec.max_side:
             with suppress(cv2.error):
-                own = checked if bgr else cv2.cvtColor(checked, cv2.COLOR_RGB2BGR)
-                encoded, data = cv2.imencode(".jpg", own, parameters)
+                encoded, data = cv2.imencode(".jpg", cv2.cvtColor(checked, cv2.COLOR_RGB2BGR), parameters)
                 if encoded:
                     return data.tobytes()
-        return codec.encode(image[:, :, ::-1] if bgr else image)
+        return codec.encode(image)
 
     return encode

@@ -1,11 +1,12 @@
 """The media that an item may have, and the types of image files.
 
-A new medium is an entry of `MEDIA`, a case of the step ``decode``, and the module that decodes it. Everything else asks
-the item for its medium. The types of image files that datasets store come from the table of codecs.
+A new medium is an entry of `MEDIA`, a step that reads it, and the module that decodes it. A recipe says which media its
+steps take (`packer.recipe.Recipe.media`). Everything else asks the item for its medium. The types of image files that
+datasets store come from the table of codecs.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +55,7 @@ class Medium:
 
     Attributes
     ----------
+    name : str
     noun : str
         Name of a file of this medium, for messages.
     suffixes : tuple of str
@@ -64,21 +66,29 @@ class Medium:
         Modules that are needed to decode this medium, besides the core's.
     weight : int
         Work per byte, relative to a byte of an image. A byte of a video represents more pixels.
+    preset : str
+        The preset that packs such files.
+    advice : str
+        How to pack such a file, for messages.
     """
 
+    name: str
     noun: str
     suffixes: tuple[str, ...]
     is_sequence: bool = False
     libraries: tuple[str, ...] = ()
     weight: int = 1
+    preset: str = "images"
+    advice: str = "--preset images packs it"
 
     def holds(self, name: str) -> bool:
         """Return whether a file is of this medium by its suffix."""
         return medium_of(name) is self
 
 
-IMAGE = Medium("an image", tuple(suffix for known in FILE_TYPES.values() for suffix in known.suffixes))
+IMAGE = Medium("image", "an image", tuple(suffix for known in FILE_TYPES.values() for suffix in known.suffixes))
 VIDEO = Medium(
+    "video",
     "a video",
     suffixes=(
         *(".3g2", ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts"),
@@ -87,13 +97,53 @@ VIDEO = Medium(
     is_sequence=True,
     libraries=("av", "cv2"),
     weight=8,
+    advice="--preset images packs its frames, and --audio RATE its sound; ffmpeg -i IN -vn OUT.wav extracts the sound",
 )
-MEDIA = (IMAGE, VIDEO)
+SOUND = Medium(
+    "sound",
+    "a sound file",
+    (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav"),
+    libraries=("av",),
+    weight=4,
+    preset="sound",
+    advice="--preset sound packs it",
+)
+MEDIA = (IMAGE, VIDEO, SOUND)
+PICTURES = (IMAGE, VIDEO)
+"""Media that have pixels, which the presets take unless they say otherwise."""
 
 _BY_SUFFIX: Mapping[str, Medium] = {suffix: medium for medium in MEDIA for suffix in medium.suffixes}
 
 
-def medium_of(name: str) -> Medium | None:
-    """Return the medium of a file by its suffix, in upper or lower case; None for any other file."""
+def medium_of(name: str, media: Collection[Medium] = MEDIA) -> Medium | None:
+    """Return the medium of a file by its suffix, in upper or lower case; None if it is none of `media`."""
     dot = name.rfind(".")  # as of a path object, which takes longer to make
-    return _BY_SUFFIX.get(name[dot:].lower()) if name.rfind("/") + 1 < dot else None
+    medium = _BY_SUFFIX.get(name[dot:].lower()) if name.rfind("/") + 1 < dot else None
+    return medium if medium in media else None
+
+
+def media_named(names: Collection[str]) -> tuple[Medium, ...]:
+    """Return the media with some names, as a recipe has them."""
+    return tuple(medium for medium in MEDIA if medium.name in names)
+
+
+def is_picture(name: str) -> bool:
+    """Return whether a file is an image or a video by its suffix."""
+    return medium_of(name, PICTURES) is not None
+
+
+def describe_files(media: Collection[Medium]) -> str:
+    """Name the files of some media, in the plural."""
+    return "sound files" if SOUND in media else "images or videos"
+
+
+def describe_sought(media: Collection[Medium]) -> str:
+    """Describe the files that a build looks for in a folder."""
+    if SOUND in media:
+        return "sound files, known by suffixes such as .wav, .flac and .mp3"
+    return "images and videos, known by suffixes such as .jpg, .png and .mp4"
+
+
+def describe_media(media: Collection[Medium]) -> str:
+    """Name media in messages, such as ``an image or a video``."""
+    return " or ".join(medium.noun for medium in media)

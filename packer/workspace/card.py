@@ -2,12 +2,11 @@
 
 import hashlib
 import re
-from dataclasses import replace
 
 from packer.workspace.durable import write_durably
-from shardspec.entries import FileEntry
+from shardspec.entries import CARD_NAME
 from shardspec.formats import get_format
-from shardspec.layout import CARD_NAME, Layout
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 
@@ -32,32 +31,26 @@ def is_generated(data: bytes) -> bool:
     return found is not None and hashlib.sha256(data[: found.start()]).hexdigest().encode() == found[1]
 
 
-def with_card(layout: Layout, manifest: Manifest, earlier: Layout) -> Manifest:
-    """Write the card of a dataset, if it has one, and return the manifest that lists it.
-
-    Parameters
-    ----------
-    layout : Layout
-        Folder of the dataset's index and reports, into which the card is written.
-    manifest : Manifest
-        The manifest, whether or not it lists a card.
-    earlier : Layout
-        Folder of the dataset that has been edited. Its card stays if a person has changed it.
-    """
-    if is_card_kept(earlier):
-        text = earlier.card.read_bytes()
-    elif get_format(manifest.format).card:
-        text = import_target(_MAKE, what="the card")(layout, manifest)
+def write_card(layout: Layout, manifest: Manifest) -> None:
+    """Write the card of a dataset if its format has one. A card that a person has edited stays."""
+    if is_card_kept(layout):
+        return
+    if get_format(manifest.format).card:
+        write_durably(layout.card, make_card(layout, manifest))
     else:
-        return manifest
-    write_durably(layout.card, text)
-    entry = FileEntry(CARD_NAME, len(text), hashlib.sha256(text).hexdigest())
-    return replace(manifest, files=(entry, *(file for file in manifest.files if file.own_name != CARD_NAME)))
+        layout.card.unlink(missing_ok=True)
 
 
-def refresh_card(layout: Layout, manifest: Manifest) -> Manifest:
-    """Write the card of a changed dataset again, if the manifest lists one, and return the manifest with its entry."""
-    return manifest if manifest.find_file(CARD_NAME) is None else with_card(layout, manifest, layout)
+def refresh_card(layout: Layout, manifest: Manifest) -> None:
+    """Write the card of a changed dataset again, unless a person has removed or edited it."""
+    if layout.card.exists():
+        write_card(layout, manifest)
+
+
+def make_card(layout: Layout, manifest: Manifest) -> bytes:
+    """Return the text of the card, which depends on the manifest, the index and the rejects alone."""
+    text: bytes = import_target(_MAKE, what="the card")(layout, manifest)
+    return text
 
 
 def is_card_kept(layout: Layout) -> bool:

@@ -13,10 +13,9 @@ from shardspec.manifest import Manifest
 
 
 def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
-    """Replace the section ``about`` in one step, after the card if the dataset has one, and return the manifest.
+    """Replace the section ``about`` in one step, then the card if the dataset has one, and return the manifest.
 
-    If the process is killed between them, the same call repairs the manifest's entry of the card. An edited card stays
-    as it is, and the manifest lists it.
+    If the process is killed between them, the same call writes the card. An edited card stays as it is.
 
     Raises
     ------
@@ -27,7 +26,8 @@ def change_about(path: Path, change: Callable[[About], About]) -> Manifest:
     """
     with changing(path) as (_, manifest):
         layout = Layout(path)
-        changed = refresh_card(layout, replace(manifest, about=change(manifest.about)))
+        changed = replace(manifest, about=change(manifest.about))
         if changed != manifest:
             write_durably(layout.manifest, changed.dumps())
+        refresh_card(layout, changed)
         return changed

@@ -19,7 +19,6 @@ from shardspec.entries import FileEntry
 from shardspec.errors import BuildError, DatasetError, ShardspecError, system_reason
 from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout
 from shardspec.manifest import CHECKSUM, Manifest, is_intact, seal
-from shardspec.wording import program
 
 _SUM = "crc"
 """Key of the checksum of a line."""
@@ -76,30 +75,27 @@ def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
         return False
 
 
-def damaged(path: Path, root: Path | None = None) -> BuildError:
+def damaged(path: Path, root: Path | None = None, found: str = "a damaged one") -> BuildError:
     """Return the error for a file of an unfinished build that is missing or differs from what was written.
 
     Parameters
     ----------
     root : Path, optional
         The build's ``.build`` folder, by default the one that holds the file.
+    found : str
+        Description of a file that exists.
     """
     root = root or next((folder for folder in path.parents if folder.name == BUILD_FOLDER), path.parent)
-    out, more = root.parent, ""
+    out = root.parent
     if path.is_relative_to(root) and path.relative_to(root).parts[0] in _RESULTS:
         remove = [one for one in (path, root / "assembly.json") if one.exists()]
-    elif (out / MANIFEST_NAME).exists():
-        remove = [root]
-        listed = {entry.name.split("/")[0] for entry in Layout(out).load().entries} | {MANIFEST_NAME, BUILD_FOLDER}
-        if any(one.name not in listed for one in out.iterdir()):
-            more = f" and the other files that '{program()} verify {out}' lists as not part of the dataset"
     else:
-        remove = [root if (root / "upload.json").exists() else out]
-    delete = f"delete {' and '.join(map(str, remove))}{more}, and " if remove else ""
+        remove = [root if (out / MANIFEST_NAME).exists() or (root / "upload.json").exists() else out]
+    delete = f"delete {' and '.join(map(str, remove))}, and " if remove else ""
     return BuildError(
         place=path,
         expected="the file as this build wrote it",
-        found="a damaged one" if path.exists() else "none",
+        found=found if path.exists() else "none",
         hint=f"{delete}run the same command again",
     )
 
@@ -116,7 +112,9 @@ def read_record(path: Path) -> dict[str, Any]:
         document = json.loads(data)
     except (ValueError, RecursionError):
         raise damaged(path) from None
-    if not isinstance(document, dict) or not is_intact(data, document.pop(CHECKSUM, None)):
+    if isinstance(document, dict) and CHECKSUM not in document:
+        raise damaged(path, found="one without a checksum: damaged, or made by an earlier version")
+    if not isinstance(document, dict) or not is_intact(data, document.pop(CHECKSUM)):
         raise damaged(path)
     return document
 
@@ -219,20 +217,15 @@ def fsync_tree(folder: Path) -> None:
     fsync_folder(folder)
 
 
-def link_tree(source: Path, target: Path) -> None:
-    """Replace `target` with hard links to a file or to the files of a folder, or with copies if links are impossible."""
-    remove_tree(target)
-    if source.is_dir():
-        target.mkdir()
-        for path in sorted(source.iterdir()):
-            link_tree(path, target / path.name)
-        fsync_folder(target)
-        return
+def link_file(path: Path) -> Path:
+    """Return a new hard link to a file, in the same folder; a copy if links are impossible."""
+    link = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        os.link(source, target)
+        os.link(path, link)
     except OSError:
-        shutil.copyfile(source, target)
-        fsync_file(target)
+        shutil.copyfile(path, link)
+        fsync_file(link)
+    return link
 
 
 def remove_tree(path: Path) -> None:
@@ -327,23 +320,3 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 def _compact(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode("ascii")
-
-
-class NewLines:
-    """Reads the lines that were appended to files since they were last read."""
-
-    def __init__(self) -> None:
-        self._offsets: dict[Path, int] = {}
-
-    def read(self, path: Path) -> list[bytes]:
-        """Return the new lines of a file, or none if it cannot be read. An incomplete line is left for the next call."""
-        offset = self._offsets.get(path, 0)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-        except OSError:
-            return []
-        *lines, rest = data.split(b"\n")
-        self._offsets[path] = offset + len(data) - len(rest)
-        return lines

@@ -6,13 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from packer.workspace import Workspace
-from packer.workspace.agents import close_to_agents
-from packer.workspace.durable import read_manifest, read_record, remove_tree, write_durably, writing
+from packer.workspace.durable import read_manifest, write_durably, writing
 from packer.workspace.lock import FolderLock
-from packer.workspace.paths import RECORD_NAME
-from packer.workspace.replacement import finish_replacement, sweep_columns
-from shardspec.entries import Shard
-from shardspec.errors import BuildError, DatasetError, Problems, UsageError
+from packer.workspace.replacement import earlier_manifests, finish, is_committed, sweep
+from shardspec.entries import CARD_NAME
+from shardspec.errors import BuildError, DatasetError, UsageError
 from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
 from shardspec.stores import local_path, names_store
@@ -78,8 +76,8 @@ def locked(workspace: Workspace, say: Callable[[str], None] = lambda _: None) ->
             refused = True
             raise
         finally:
-            # A call that failed before it planned anything leaves no trace. Only the holder of the lock may remove it.
-            kept = (workspace.plan, workspace.assembly, workspace.reasons)
+            # A call that failed before it made anything to resume from leaves no trace. The holder alone may remove it.
+            kept = (workspace.plan, workspace.assembly, workspace.reasons, workspace.computed)
             if os.getpid() == owner:  # not in a fork of the process, which may still be at work
                 try:
                     if made and not lock.is_lost and not any(path.exists() for path in kept):
@@ -97,7 +95,7 @@ def changing(path: Path) -> Iterator[tuple[Workspace, Manifest]]:
     layout, workspace = Layout(path), Workspace(path / BUILD_FOLDER)
     layout.load()
     with locked(workspace), writing(path):
-        if finish_replacement(workspace):
+        if finish(workspace):
             workspace.remove()
             workspace.create()
         if workspace.plan.exists():
@@ -168,12 +166,11 @@ def begun_on(workspace: Workspace, manifest: Manifest | None) -> bool:
     """
     if not workspace.plan.exists():
         return False
-    noted = (path for path in (workspace.replaced, workspace.base) if path.exists())
-    return manifest is None or any(read_manifest(path) == manifest for path in noted)
+    return manifest is None or manifest in earlier_manifests(workspace)
 
 
 def finish_interrupted(workspace: Workspace) -> None:
-    """Finish a commit that was interrupted, or remove the unused columns that an interrupted call left behind.
+    """Finish a commit that was interrupted, or remove the files that an interrupted call left behind.
 
     Raises
     ------
@@ -182,13 +179,14 @@ def finish_interrupted(workspace: Workspace) -> None:
     BuildError
         If the folder cannot be written.
     """
-    if workspace.successor.exists():
+    layout = Layout(workspace.out)
+    if is_committed(workspace):
         with locked(workspace):
-            finish_replacement(workspace)
+            finish(workspace)
             workspace.remove()
-    elif workspace.root.exists() and not workspace.plan.exists() and Layout(workspace.out).manifest.exists():
-        with locked(workspace):  # columns that were moved into place before the manifest that lists them
-            sweep_columns(Layout(workspace.out), Layout(workspace.out).load())
+    elif workspace.root.exists() and not workspace.plan.exists() and layout.manifest.exists():
+        with locked(workspace):  # files that were put into place before the manifest that lists them
+            sweep(layout, layout.load())
 
 
 def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
@@ -197,12 +195,11 @@ def clear_addition(workspace: Workspace, say: Callable[[str], None]) -> None:
     Raises
     ------
     BuildLockedError
-        If another process, or an agent, is at work in the folder.
+        If another process is at work in the folder.
     """
     if workspace.root.exists() and not (workspace.plan.exists() and workspace.replaced.exists()):
         with locked(workspace, say):
-            close_to_agents(workspace, say)
-            discard(workspace, aside=True)
+            discard(workspace)
             workspace.remove()
 
 
@@ -221,7 +218,7 @@ def prepare_update(workspace: Workspace, base: Manifest) -> None:
             found="an unfinished build that replaces it",
             hint=f"finish it with its own command, or delete {workspace.root}",
         )
-    discard(workspace, aside=True, kept=True)
+    discard(workspace, kept=True)
     write_durably(workspace.base, base.dumps())
 
 
@@ -262,8 +259,7 @@ def prepare_folder(
     # If the manifest was removed by hand while the dataset was being replaced, the workspace still lists its files.
     replaced = read_manifest(workspace.replaced) if workspace.replaced.exists() else None
     replaced = manifest or replaced
-    if replaced is not None:
-        sweep_columns(layout, replaced)
+    _sweep_out(workspace)
     foreign = _foreign(workspace, replaced)
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -273,7 +269,7 @@ def prepare_folder(
             found=f"{foreign[0]!r}{more}, which no build made",
             hint="choose another folder",
         )
-    discard(workspace, aside=replaced is not None, kept=not overwrite)
+    discard(workspace, kept=not overwrite)
     if replaced is not None:
         write_durably(workspace.replaced, replaced.dumps())
 
@@ -283,12 +279,7 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
     root = workspace.out
     owned = {path.name for path in workspace.left_of_commit()}
     if manifest is not None:
-        owned.add(MANIFEST_NAME)
-        # If the build stopped while it replaced another dataset, some files exist under both names.
-        owned.update(name for entry in manifest.entries for name in (entry.name, entry.own_name))
-    else:
-        owned.update(entry.name for shard in _recorded(workspace) for entry in shard.files)
-        owned.update(path.relative_to(workspace.final).as_posix() for path in workspace.final.rglob("*"))
+        owned.update((MANIFEST_NAME, CARD_NAME, *(entry.name for entry in manifest.entries)))
     folders = {parent.as_posix() for name in owned for parent in PurePosixPath(name).parents}
     found = []
     for folder, below, files in os.walk(root):
@@ -302,31 +293,18 @@ def _foreign(workspace: Workspace, manifest: Manifest | None) -> list[str]:
     return sorted(found)
 
 
-def _recorded(workspace: Workspace) -> list[Shard]:
-    records = sorted(workspace.staging.glob(f"*/*/{RECORD_NAME}"))
-    shards = [Shard.from_json(read_record(record), Problems()) for record in records]
-    return [shard for shard in shards if shard is not None]
-
-
-def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
-    """Remove an unfinished build, its plan first, and the files that it moved into the dataset's folder.
+def discard(workspace: Workspace, *, kept: bool = False) -> None:
+    """Remove an unfinished build, its plan first, and the files that it put into the dataset's folder.
 
     Parameters
     ----------
-    aside : bool
-        Whether all finished files are still in the workspace, because the folder holds a dataset.
     kept : bool
         Whether to keep the parts of earlier plans.
     """
     workspace.plan.unlink(missing_ok=True)
     for path in workspace.left_of_commit():
         path.unlink(missing_ok=True)
-    if not aside and not Layout(workspace.out).manifest.exists():
-        for shard in _recorded(workspace):
-            for entry in shard.files:
-                remove_tree(workspace.out / entry.name.split("/")[0])
-        for path in workspace.final.iterdir():
-            remove_tree(workspace.out / path.name)
+    _sweep_out(workspace)
     for path in workspace.root.iterdir():
         if not workspace.is_of_lock(path) and path != workspace.replaced and not (kept and path == workspace.kept):
             workspace.take_away(path)
@@ -334,19 +312,23 @@ def discard(workspace: Workspace, *, aside: bool, kept: bool = False) -> None:
     workspace.create()
 
 
+def _sweep_out(workspace: Workspace) -> None:
+    """Remove the files that interrupted commits put into the dataset's folder."""
+    layout = Layout(workspace.out)
+    if layout.manifest.exists():
+        sweep(layout, layout.load())
+    elif workspace.assembly.exists():  # otherwise, no build in this folder has come to its commit
+        sweep(layout, *earlier_manifests(workspace))
+
+
 def remove_shards(workspace: Workspace) -> None:
     """Remove the finished shards of an unfinished build, and their records."""
-    for shard in _recorded(workspace):
-        for entry in shard.files:
-            remove_tree(workspace.shard_folder / entry.name.split("/")[0])
     for path in sorted(workspace.staging.iterdir()):
         workspace.take_away(path)
 
 
 def give_up_replacing(workspace: Workspace) -> None:
     """Discard an unfinished build unless it is committed already. The dataset that it was to replace stays."""
-    aside = workspace.replaced.exists()
-    if workspace.successor.exists() or (not aside and Layout(workspace.out).manifest.exists()):
-        return
-    discard(workspace, aside=aside)
-    workspace.remove()
+    if not finish(workspace):
+        discard(workspace)
+        workspace.remove()

@@ -6,6 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import publish, read_record, writing
 from packer.workspace.shared_files import host, reading, wait_for
 from shardspec.errors import BuildError
-from shardspec.manifest import CHECKSUM, is_intact, seal
+from shardspec.manifest import seal
 from shardspec.wording import LONG, cut, one_line
 
 MISSING = "missing"
@@ -28,6 +29,9 @@ PLAN, OWNER = "PACKER_PLAN", "PACKER_OWNER"
 
 RUNTIME = "runtime"
 """Key in the plan's document for the versions of libraries and everything else besides the options that affects bytes."""
+
+PIECES = "pieces"
+"""Key in the document of a plan that is packed in shares, for options of the build that the plan does not have."""
 
 _MACHINE = "machine.json"
 _VERSION = re.compile(rf"(?:{MISSING}|[0-9][^ ]{{0,39}})\Z")
@@ -131,7 +135,7 @@ def library_version(name: str) -> str:
 def first_machine(space: Workspace) -> dict[str, str]:
     """Return the kind of the machine on which a plan was started, or of this machine if none is recorded."""
     try:
-        noted = _parse((space.parts / _MACHINE).read_bytes())
+        noted = _read_machine(space.parts / _MACHINE)
     except OSError:
         return machine_kind()
     return {name: noted[name] for name in machine_kind()}
@@ -146,7 +150,7 @@ def check_machine(space: Workspace) -> None:
             attempt.write_bytes(seal(json.dumps(mine)))
             publish(attempt, path)
     with reading():
-        first = _parse(path.read_bytes())
+        first = _read_machine(path)
     differing = [
         f"{name} {cut(first[name], LONG)} (here {cut(mine[name], LONG)})"
         for name in machine_kind()
@@ -166,13 +170,10 @@ def check_machine(space: Workspace) -> None:
         )
 
 
-def _parse(data: bytes) -> dict[str, str]:
-    """Parse the record of a first worker; this machine's if the record was lost when its machine crashed."""
+def _read_machine(path: Path) -> dict[str, str]:
+    """Read the record of a first worker; return this machine's if the record was damaged when its machine crashed."""
     try:
-        found = json.loads(data)
-        intact = is_intact(data, found.pop(CHECKSUM))
-    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
-        intact = False
-    if not intact:
+        found = read_record(path)
+    except BuildError:
         return {**machine_kind(), "host": "?"}
     return {name: str(found.get(name)) for name in (*machine_kind(), "host")}

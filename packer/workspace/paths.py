@@ -25,6 +25,16 @@ _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _PART = re.compile(r"part-([0-9]+)")
 
 
+class _Place:
+    """A path in the workspace. In its name, ``{key}`` and ``{owner}`` stand for those of the workspace."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, space: "Workspace", _: object) -> Path:
+        return space.root / self._name.format(key=space.key, owner=space.owner)
+
+
 @dataclass(frozen=True)
 class Workspace:
     """Paths below ``OUT/.build``, for one process.
@@ -39,13 +49,55 @@ class Workspace:
     key : str
         Key of the plan whose results the paths belong to (`of_plan`).
     owner : str
-        Name of the agent, used in the names of unfinished files, of the journal and of the verdicts; empty for the
-        coordinating process and its workers. At most 64 letters, digits, ``_`` and ``-``.
+        Name of the owner, used in the names of unfinished files, of the journal and of the verdicts; empty for the
+        coordinating process and its workers on the same host. At most 64 letters, digits, ``_`` and ``-``.
+    shared : bool
+        Whether other hosts write into the workspace, too.
     """
 
     root: Path
     key: str = ""
     owner: str = ""
+    shared: bool = False
+
+    lock = _Place("lock")
+    """The lock file. The one process that builds in this folder holds it."""
+    holder = _Place("holder.json")
+    """Record about the holder of the lock, for messages of other processes."""
+    leases = _Place("leases")
+    """Folder of the leases of processes that build here, for file systems that may not support locks."""
+    plan = _Place(PLAN_NAME)
+    """The plan. It is written after all files that it refers to, so a workspace without a plan can be deleted."""
+    replaced = _Place("replaced.json")
+    """The manifest of the dataset that the build replaces."""
+    base = _Place("base.json")
+    """The manifest of the dataset that the build updates."""
+    kept = _Place("kept")
+    """Finished parts of earlier plans, which later plans reuse if they can."""
+    upload = _Place("upload.json")
+    """Record of the upload to an object store (`packer.jobs.upload`)."""
+    items = _Place("items.jsonl")
+    """The plan's items, one JSON line each."""
+    assembly = _Place("assembly.json")
+    """The plan of the shards. It exists once every task is done."""
+    order = _Place("order.npy")
+    """The stored order of the rows, int64, if it differs from the order of the tasks."""
+    columns = _Place("columns")
+    """Folder of new columns, until the next manifest lists them."""
+    computed = _Place("computed")
+    """Folder of finished blocks of values that ``packer compute`` has computed, until all are there."""
+    final = _Place("final")
+    """Folder of finished files that belong to no shard. The commit puts them into the dataset's folder."""
+    reasons = _Place(REJECTS_NAME)
+    """Reasons why no item yielded a sample, the only file that such a build leaves (`shardspec.layout.Layout.reasons`)."""
+    logs = _Place("logs/{owner}")
+    """Standard error of the workers; each owner has a separate folder."""
+    parts = _Place("parts/{key}")
+    """Folder of the plan's parts, in subfolders of `PARTS_A_FOLDER`."""
+    scans = _Place("scans/{key}")
+    """The folder of the plan's scans."""
+    staging = _Place("staging")
+    """Folder of finished shards until the commit, with a subfolder for each shard plan."""
 
     def __post_init__(self) -> None:
         if self.owner and not _OWNER.match(self.owner):
@@ -56,18 +108,18 @@ class Workspace:
         return replace(self, key=fingerprint[:_KEY_CHARACTERS])
 
     def of_owner(self, owner: str) -> "Workspace":
-        """Return the workspace as an agent writes to it."""
-        return replace(self, owner=owner)
+        """Return the workspace as another owner writes to it, who may be on another host."""
+        return replace(self, owner=owner, shared=True)
 
     def promised(self, path: Path) -> Path:
-        """Return a path that must exist. An agent waits until the file appears, since another host may have just written it.
+        """Return a path that must exist. In a shared workspace, wait for it, since another host may have just written it.
 
         Raises
         ------
         BuildError
             If the file does not appear in time.
         """
-        if self.owner:
+        if self.shared:
             wait_for(path)
         return path
 
@@ -80,72 +132,9 @@ class Workspace:
         """The dataset's folder."""
         return self.root.parent
 
-    @property
-    def lock(self) -> Path:
-        """The lock file. The one process that builds in this folder holds it."""
-        return self.root / "lock"
-
-    @property
-    def holder(self) -> Path:
-        """Record about the holder of the lock, for messages of other processes."""
-        return self.root / "holder.json"
-
-    @property
-    def leases(self) -> Path:
-        """Folder of the leases of processes that build here, for file systems that may not support locks."""
-        return self.root / "leases"
-
     def is_of_lock(self, path: Path) -> bool:
         """Return whether a path belongs to the lock, whose files are removed last."""
         return path in (self.lock, self.holder, self.leases)
-
-    @property
-    def plan(self) -> Path:
-        """The plan. It is written after all files that it refers to, so a workspace without a plan can be deleted."""
-        return self.root / PLAN_NAME
-
-    @property
-    def replaced(self) -> Path:
-        """The manifest of the dataset that the build will replace. It exists until the replacement is done."""
-        return self.root / "replaced.json"
-
-    @property
-    def base(self) -> Path:
-        """The manifest of the dataset that the build updates. It exists until the update is done."""
-        return self.root / "base.json"
-
-    @property
-    def kept(self) -> Path:
-        """Finished parts of earlier plans, which later plans reuse if they can."""
-        return self.root / "kept"
-
-    @property
-    def successor(self) -> Path:
-        """The next manifest of a dataset that is replaced or updated.
-
-        Once the file exists, all files that it lists are finished.
-        """
-        return self.root / "successor.json"
-
-    @property
-    def upload(self) -> Path:
-        """Record of the upload to an object store (`packer.jobs.upload`)."""
-        return self.root / "upload.json"
-
-    @property
-    def ready(self) -> Path:
-        """Folder of finished shards, until the dataset in the output folder is replaced or updated."""
-        return self.root / "ready"
-
-    @property
-    def shard_folder(self) -> Path:
-        """Folder that finished shards are moved to."""
-        return self.ready if self.replaced.exists() or self.base.exists() else self.out
-
-    @property
-    def items(self) -> Path:
-        """The plan's items, one JSON line each."""
-        return self.root / "items.jsonl"
 
     @property
     def journal(self) -> Path:
@@ -169,76 +158,12 @@ class Workspace:
         # The file is in the plan's folder, so a late owner cannot write into the log of another plan.
         return self.parts / f"{name}.{self.owner}.jsonl" if self.owner else self.root / f"{name}.jsonl"
 
-    def journals(self) -> list[Path]:
-        """Return the paths of the journals of all owners, that of the coordinating process first."""
-        return self._logs("journal")
-
     def _read_logs(self, name: str) -> Iterator[dict[str, Any]]:
         for path in self._logs(name):
             yield from read_log(path)
 
     def _logs(self, name: str) -> list[Path]:
         return [self.root / f"{name}.jsonl", *sorted(self.parts.glob(f"{name}.*.jsonl"))]
-
-    @property
-    def assembly(self) -> Path:
-        """The plan of the shards. It exists once every task is done."""
-        return self.root / "assembly.json"
-
-    @property
-    def counts(self) -> Path:
-        """Counts of the items. The file exists once every task is done."""
-        return self.root / "counts.json"
-
-    @property
-    def order(self) -> Path:
-        """The stored order of the rows, int64, if it differs from the order of the tasks."""
-        return self.root / "order.npy"
-
-    @property
-    def columns(self) -> Path:
-        """Folder of new columns, until the next manifest lists them."""
-        return self.root / "columns"
-
-    @property
-    def column_entries(self) -> Path:
-        """The entries of all columns of the next manifest."""
-        return self.root / "columns.json"
-
-    @property
-    def final(self) -> Path:
-        """Folder of finished files that belong to no shard. The commit moves them into the dataset's folder."""
-        return self.root / "final"
-
-    @property
-    def reasons(self) -> Path:
-        """Reasons why no item yielded a sample, the only file that such a build leaves (`shardspec.layout.Layout.reasons`)."""
-        return self.root / REJECTS_NAME
-
-    @property
-    def logs(self) -> Path:
-        """Standard error of the workers; each owner has a separate folder."""
-        return self.root / "logs" / self.owner
-
-    @property
-    def agents(self) -> Path:
-        """The records of agents (`packer.workspace.leases`)."""
-        return self.root / "agents"
-
-    @property
-    def claims(self) -> Path:
-        """The claims of agents to the plan's tasks (`packer.workspace.agents`)."""
-        return self.root / "claims" / self.key
-
-    @property
-    def array(self) -> Path:
-        """Options for agents; the file exists in a build that was submitted."""
-        return self.root / "array.json"
-
-    @property
-    def parts(self) -> Path:
-        """Folder of the plan's parts, in subfolders of `PARTS_A_FOLDER`."""
-        return self.root / "parts" / self.key
 
     def part(self, task: int) -> Path:
         """The result of a task."""
@@ -264,23 +189,13 @@ class Workspace:
     def _part_folder(self, task: int) -> Path:
         return self.parts / f"{task // PARTS_A_FOLDER:03d}"
 
-    @property
-    def scans(self) -> Path:
-        """The folder of the plan's scans."""
-        return self.root / "scans" / self.key
-
     def scan(self, shard: int) -> Path:
         """The scan of one shard of a source dataset. It exists once the shard is checked."""
         return self.scans / f"scan-{shard:05d}.npy"
 
-    @property
-    def staging(self) -> Path:
-        """Folder in which shards are written before they are moved into place, with a subfolder for each shard plan."""
-        return self.root / "staging"
-
     def create(self) -> None:
         """Make the folders."""
-        for folder in (self.root, self.final, self.logs, self.ready, self.staging):
+        for folder in (self.root, self.final, self.logs, self.staging):
             folder.mkdir(parents=True, exist_ok=True)
 
     def create_results(self, tasks: int) -> None:
@@ -328,11 +243,11 @@ class Workspace:
         return sorted(self.out.glob(f"{MANIFEST_NAME}.*.partial"))
 
     def remove(self) -> None:
-        """Remove everything. The lock and the record of a finished replacement or upload are removed last."""
-        many = [*self.staging.glob("*/*"), *self.root.glob("claims/*/*"), *self.root.glob("parts/*/*/*")]
+        """Remove everything. The lock and the record of a finished upload are removed last."""
+        many = [*self.staging.glob("*/*"), *self.root.glob("parts/*/*/*")]
         list(map_files(self.root, _try_to_remove, many))
         for path in self.root.iterdir() if self.root.is_dir() else ():
-            if not self.is_of_lock(path) and path not in (self.successor, self.upload):
+            if not self.is_of_lock(path) and path != self.upload:
                 with suppress(OSError):
                     self.take_away(path)
         shutil.rmtree(self.root, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A temporary folder of this process, which does not outlive it for long even if it is killed."""
+"""Temporary folders of this process, which do not outlive it for long even if it is killed."""
 
 import shutil
 import tempfile
@@ -14,10 +14,15 @@ _TRIES = 20
 
 
 class TemporaryFiles:
-    """A folder in the system's folder for temporary files. It is deleted with this object, or at exit.
+    """A temporary folder. It is deleted with this object, or at exit.
 
-    Workers are killed when a build ends. So each process holds the lock of a file in its folder, and other processes delete
-    the folders that they find unlocked (`delete_abandoned`).
+    Workers are killed when a build ends. So each process holds the lock of a file in its folder, and other processes
+    delete the folders that they find unlocked (`delete_abandoned`).
+
+    Parameters
+    ----------
+    root : Path, optional
+        The folder that holds it; by default the system's folder for temporary files.
 
     Attributes
     ----------
@@ -25,21 +30,21 @@ class TemporaryFiles:
         With resolved links.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None) -> None:
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)).resolve()
             lock = filelock.FileLock(self.path / _LOCK, thread_local=False)
             with suppress(OSError):  # another process may delete the folder before it is locked
                 lock.acquire()
             if (self.path / _LOCK).exists():
                 break
         self.close = weakref.finalize(self, _close, self.path, lock)
-        delete_abandoned()
+        delete_abandoned(self.path.parent)
 
 
-def delete_abandoned() -> None:
-    """Delete the folders of processes that were killed."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+def delete_abandoned(root: Path | None = None) -> None:
+    """Delete the folders of processes that were killed (`TemporaryFiles`)."""
+    for lock in (root or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*/{_LOCK}"):
         # The lock fails if the folder is in use, or belongs to another user.
         with suppress(OSError, filelock.Timeout), filelock.FileLock(lock, timeout=0):
             shutil.rmtree(lock.parent, ignore_errors=True)
@@ -51,4 +56,4 @@ def _close(path: Path, lock: filelock.BaseFileLock) -> None:
         if not path.exists():
             break
     lock.release()
-    delete_abandoned()
+    delete_abandoned(path.parent)

@@ -197,6 +197,8 @@ def _padded(values: Sequence[Any], how: str) -> npt.NDArray[Any]:
 def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
     if layout.encoded:
         return EncodedValues(_tensor_of_value(value, False) for value in column)
+    if layout.stacks_equal:
+        column = _stack_equal(column)
     if layout.time in ("pad", "mirror") and len(column):
         column = _padded(column, layout.time)
     if not isinstance(column, np.ndarray):
@@ -205,6 +207,15 @@ def _tensor_of_column(column: Any, layout: ValueLayout) -> Any:
         return [_tensor_of_value(value, layout.image) for value in column]
     tensor = as_tensor(column)
     return tensor.movedim(-1, -3) if layout.image else tensor
+
+
+def _stack_equal(values: Any) -> Any:
+    """Stack arrays of one shape and dtype, and those of clips, which are lists of arrays; return other values unchanged."""
+    if not isinstance(values, list):
+        return values
+    parts = [_stack_equal(value) for value in values]
+    alike = {(part.shape, part.dtype) if isinstance(part, np.ndarray) else None for part in parts}
+    return np.stack(parts) if len(alike) == 1 and None not in alike else values
 
 
 @cache

@@ -23,6 +23,8 @@ from shardspec.errors import UsageError
 from shardspec.wording import shorten
 
 _MIX_TAG = 0x6D6978
+_ROUNDING = 1e-9
+"""Largest difference between a share and a whole number of samples that is a rounding error of the weights."""
 _LISTED = 4
 """Maximum number of fields in a message."""
 
@@ -35,8 +37,8 @@ class MixedDataset(DivisibleDataset):
 
     The shares apply to the shuffled epochs of `Loader` and of this dataset's ``sampler``. Each dataset is read in
     passes, which continue from epoch to epoch: a pass takes every sample once, in random order. A dataset larger than
-    its share shows other samples in the next epoch. In an epoch in which a pass ends and the next one begins, samples of
-    both are mixed, so some may come twice. A dataset smaller than its share shows some samples several times in an
+    its share shows other samples in the next epoch. In an epoch in which a pass ends and the next one begins, samples
+    of both are mixed, so some may come twice. A dataset smaller than its share shows some samples several times in an
     epoch. Every copy is augmented differently.
 
     The shares do not apply if the rows are chosen in another way: by `weights`, `order` or `sampler` of a `Loader`, or
@@ -83,19 +85,17 @@ class MixedDataset(DivisibleDataset):
             )
         self._ends: IntArray = np.cumsum(sizes)
         total = len(self) if length is None else as_count("length", length, unit="sample")
-        # Halves are always rounded up, so that a share of one sample is never rounded to none.
-        ends: IntArray = np.floor(np.cumsum(shares) / sum(shares) * total + 0.5).astype(np.int64)
-        quotas: IntArray = np.diff(ends, prepend=0)
-        for number, (share, quota) in enumerate(zip(shares, quotas.tolist(), strict=True)):
-            if share and not quota:
+        exact = _shares_of(total, shares)
+        for number, share in enumerate(exact.tolist()):
+            if 0 < share < 1:
                 raise UsageError(
                     option="weights",
                     expected=f"shares of one sample or more of an epoch of {total}, or 0",
-                    found=f"{share / sum(shares) * total:.2g} samples of datasets[{number}], which would never be read",
+                    found=f"{share:.2g} samples of datasets[{number}]",
                     hint="give a larger weight or length, or leave the dataset out",
                 )
         within = tuple(dataset.shares for dataset in self.datasets)
-        self._shares = MixtureShares(sizes, quotas, check_seed(seed), within)
+        self._shares = MixtureShares(sizes, _whole_shares(exact, total), check_seed(seed), within)
         first = self.datasets[0].layout
         for number, dataset in enumerate(self.datasets):
             if dataset.layout != first:
@@ -246,6 +246,21 @@ class MixedDataset(DivisibleDataset):
             else:  # `origins` already passed the seeds through here
                 keys = picks.keys[places]
             yield dataset, SampledRows(rows, seeds, picks.epoch, keys), places
+
+
+def _shares_of(total: int, weights: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Divide a number of samples in the proportions of the weights, without the rounding errors of whole numbers."""
+    exact = np.array(weights, np.float64) / math.fsum(weights) * total
+    whole = np.rint(exact)
+    return np.where(np.abs(exact - whole) < _ROUNDING, whole, exact)
+
+
+def _whole_shares(exact: npt.NDArray[np.float64], total: int) -> IntArray:
+    """Round shares to whole samples by the largest remainder method; of equal remainders, the first is rounded up."""
+    quotas: IntArray = np.floor(exact).astype(np.int64)
+    remainders = exact - quotas
+    quotas[np.argsort(-remainders, kind="stable")[: total - int(quotas.sum())]] += 1
+    return quotas
 
 
 def _kind(column: npt.NDArray[Any] | list[Any]) -> str:

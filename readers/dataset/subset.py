@@ -12,6 +12,7 @@ from readers.dataset.clips import ONCE, ClipCollate, ClipDataset, Dilation, Star
 from readers.dataset.derived import DerivedDataset
 from readers.dataset.labels import LabelMap, map_classes, name_classes
 from readers.dataset.parts import WithParts, as_rows
+from readers.dataset.tracks import FramesOfTracks, holds_tracks
 from readers.decode.values import BatchLayout
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, SampledRows, count_occurrences
 from readers.order.shuffle_choice import StoredData
@@ -36,8 +37,13 @@ class DivisibleDataset(WithParts["Subset"]):
         collate: ClipCollate = "list",
         transform: AnyTransform | None = None,
     ) -> ClipDataset:
-        """Return clips of samples of a video, or of a track in it. `ClipDataset` describes the parameters."""
-        return ClipDataset(self, length, stride, dilation, start, by, once, max_step, collate, transform)
+        """Return clips of samples of a video, or of a track in it. `ClipDataset` describes the parameters.
+
+        If the samples are tracks (``packer build --sample track``), the clips are those of their frames, with the fields
+        that a dataset of frames has.
+        """
+        base: SampleDataset = FramesOfTracks(self) if holds_tracks(self) else self
+        return ClipDataset(base, length, stride, dilation, start, by, once, max_step, collate, transform)
 
     def subset(self, rows: npt.ArrayLike) -> "Subset":
         """Return some rows of this dataset, in the given order."""
@@ -60,7 +66,8 @@ class DivisibleDataset(WithParts["Subset"]):
         Parameters
         ----------
         frame : mapping of str to array or list, or table with Arrow's C stream interface (pandas, polars, pyarrow, …)
-            Scores, labels, texts, embeddings. Tables need pyarrow (the extra ``parquet``). A missing value is None, or NaN for a single number.
+            Scores, labels, texts, embeddings. Tables need pyarrow (the extra ``parquet``). A missing value is None, or
+            NaN for a single number.
         on : str or sequence of str
             The dataset's field to match with the keys: ``"key"``, or another field of text or integers. One row of the
             table goes to all samples with the same value, for example a row per video to its frames (``"source"``).

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from readers.decode.plans import DecodePlan, sides_of
-from readers.decode.values import BatchLayout, ValueLayout, layout_of_field
+from readers.decode.values import JOINED, BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import SampledRows
 from readers.order.permutation import mix_words
@@ -53,12 +53,20 @@ class Decoding:
                 raise UsageError(
                     option="decode", expected=f"a plan for {name!r}, such as CenterCrop(224)", found=shorten(plan)
                 )
-            if name not in schema or not schema[name].is_image:
-                images = ", ".join(f.name for f in schema if f.is_image) or "none"
+            if name in schema and schema[name].is_encoded_video and not getattr(plan, "of_videos", False):
+                raise UsageError(
+                    option="decode",
+                    expected=f"a plan of videos for {name!r}, TemporalCrop or Frames",
+                    found=shorten(plan),
+                    hint="crop frames by a transform, in ds.clips(16, transform=…)",
+                )
+            if name not in schema or not (schema[name].is_image or schema[name].is_encoded_video):
+                images = ", ".join(f.name for f in schema if f.is_image or f.is_encoded_video) or "none"
                 raise UsageError(option="decode", expected=f"the names of image fields ({images})", found=f"{name!r}")
             plan.layout(schema[name])  # a plan may refuse the field
         self.plans = _with_masks(schema, plans)
         check_alignment(schema, self.plans)
+        check_times(schema, self.plans)
         self._masks = _masks_with_plans(schema, self.plans)
         self._fixed = tuple(f for f in schema if f.is_fixed and f.name not in self.plans)
         self._encoded = tuple(f for f in schema if not f.is_fixed)
@@ -188,6 +196,26 @@ def check_alignment(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         "or HorizontalFlip, which moves them too"
         + (f"; or give the same plan to image and {', '.join(masks)}" if masks else ""),
     )
+
+
+def check_times(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
+    """Refuse fields with a value for each frame, together with a plan that leaves out frames of their video.
+
+    Raises
+    ------
+    UsageError
+        If there is such a field. The message names it and the alternative.
+    """
+    planned = {name: plan for name, plan in plans.items() if hasattr(plan, "numbers")}
+    whole = [f.name for f in schema if f.codec.configuration.get("time") or f.name in JOINED]
+    whole += [f.name for f in schema if f.is_encoded_video and f.name not in planned]
+    if planned and whole:
+        raise UsageError(
+            option="decode",
+            expected="no other fields with a value for each frame together with a plan that leaves out frames",
+            found=f"{', '.join(whole)} with {{{', '.join(f'{name!r}: {plan}' for name, plan in planned.items())}}}",
+            hint="leave them out by fields=, or take clips, which cut all fields: ds.clips(16)",
+        )
 
 
 def _with_masks(schema: Schema, plans: Mapping[str, DecodePlan]) -> dict[str, DecodePlan]:

@@ -44,7 +44,7 @@ class JPEGPart(NamedTuple):
     height: int
 
 
-class _Layout(NamedTuple):
+class _ScanLayout(NamedTuple):
     sides_at: int  # offset of height and width, two bytes each
     height: int
     width: int
@@ -142,7 +142,7 @@ def _covering(begin: float, end: float, step: int, count: int) -> tuple[int, int
     return max(0, math.floor(begin / step)), min(count, math.ceil(end / step))
 
 
-def _read_layout(view: memoryview) -> _Layout | None:
+def _read_layout(view: memoryview) -> _ScanLayout | None:
     """Read the layout from the header; None if no part can be cut out."""
     at, interval, sides_at, components = 2, 0, 0, 0
     height = width = mcu_height = mcu_width = 0
@@ -169,7 +169,7 @@ def _read_layout(view: memoryview) -> _Layout | None:
             whole = sides_at and height and view[at + 4] == components
             if not whole or not interval or -(-width // mcu_width) % interval:
                 return None
-            return _Layout(sides_at, height, width, mcu_height, mcu_width, interval, at + 2 + length)
+            return _ScanLayout(sides_at, height, width, mcu_height, mcu_width, interval, at + 2 + length)
         at += 2 + length
     return None
 

@@ -82,7 +82,7 @@ class Whole:
         if field.codec.name == "jpeg":
             image = decode_jpeg(data, field, self, out)
             if out is not None and image.shape != out.shape:
-                raise shape_error(field, image, out)
+                raise shape_error(field, image.shape, out)
             return image
         whole: Image = data if codec is None else codec.decode(data, out)
         if out is not None and whole is not out:
@@ -93,7 +93,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Encoded:
-    """The stored bytes, for a decoder of your own, such as one on a GPU.
+    """The stored bytes of images or videos, for a decoder of your own, such as one on a GPU.
 
     A sample has a uint8 array, (N,). A batch has a list of such tensors, as ``torchvision.io.decode_jpeg`` takes it, which
     stays in CPU memory on any device. Raw images are refused, because they are not encoded.
@@ -101,6 +101,7 @@ class Encoded:
 
     random: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+    of_videos: ClassVar[bool] = True
 
     def layout(self, field: Field) -> ValueLayout:
         """Return the layout of a list; `UsageError` if the field's images are raw."""

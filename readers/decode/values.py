@@ -35,12 +35,14 @@ class ValueLayout:
     dtype : dtype or None
         None if and only if `shape` is.
     image : bool
-        Whether the last three axes are (H, W, 3). In torch they become (3, H, W) in channels_last memory.
+        Whether the last three axes are (H, W, 3), as of an image or of a video. In torch they become (3, H, W) in channels_last memory.
     encoded : bool
         Whether the values are encoded bytes, which stay in CPU memory.
     time : str
         How clips of different lengths become a batch, if that is what the values are: ``"list"``, or padded with zeros
         (``"pad"``) or by mirroring in time (``"mirror"``).
+    stacks_equal : bool
+        Whether a batch of values of varying shape is one array if their shapes are equal.
     begin : int
         Best offset of a batch from the start of a cache line in bytes. It affects only speed.
     """
@@ -50,6 +52,7 @@ class ValueLayout:
     image: bool = False
     encoded: bool = False
     time: str = ""
+    stacks_equal: bool = False
     begin: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
@@ -63,7 +66,7 @@ def layout_of_field(field: Field) -> ValueLayout:
     """Return the layout of a field's decoded values."""
     varies = field.kind in ("ragged", "text") or None in field.shape
     if varies:
-        return ValueLayout(None, None, field.is_image)
+        return ValueLayout(None, None, field.is_image or field.is_video)
     shape = tuple(axis for axis in field.shape if axis is not None)
     return ValueLayout(shape, field.numpy_dtype, field.is_image, begin=_JPEG_BEGIN if field.codec.name == "jpeg" else 0)
 

@@ -7,22 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from readers.arguments import as_count
-from readers.drawing.geometry import GEOMETRY, of_frame
+from readers.drawing.draw import FRAMES_MAX, draw
 from readers.drawing.images import ImageFrames, Scale, as_array, as_image, is_tensor
-from readers.drawing.sheet import Sheet, columns_for, draw_sample
+from readers.drawing.sheet import Sheet, columns_for
 from shardspec.errors import UsageError
-from shardspec.fields import is_mask_name
 from shardspec.layout import given_path
 from shardspec.wording import list_some, shorten
 
 DEFAULT_COUNT = 64
 _CELL, _STRIP_CELL = 224, 112
-_FRAMES = 16
-"""Largest number of frames of a clip that are shown."""
 _SHOWN_CLASSES = 2
 """Number of classes of a soft label in a caption."""
 
@@ -125,7 +121,7 @@ def show(
     across = min(len(chosen), columns or max(1, round(columns_for(len(chosen)) * side / size[1])))
     sheet = Sheet(across, -(-len(chosen) // across), size)
     for place, (sample, image) in enumerate(zip(chosen, images, strict=True)):
-        drawn = draw_values(sample, image, scale, side, field, plain=plain)
+        drawn = draw(sample, image, scale, side, field, plain=plain)
         sheet.put(place, drawn, _caption(sample, place, image, classes))
     drawing = Drawing(sheet.image, len(chosen))
     if path is not None:
@@ -144,7 +140,7 @@ def _width(image: ImageFrames, side: int) -> int:
     """Return the width of an image's cell: a square, or the frames that are shown side by side."""
     count, height, width, _ = image.frames.shape
     frame: int = -(-side * width // max(height, width))
-    return int(max(side, min(count, _FRAMES) * frame))
+    return int(max(side, min(count, FRAMES_MAX) * frame))
 
 
 def _samples(given: Any, count: int, field: str) -> Iterator[Mapping[str, Any]]:
@@ -208,71 +204,13 @@ def _rows_of(batch: Mapping[str, Any], count: int, field: str) -> Iterator[Mappi
         yield {name: value[row] for name, value in columns.items()}
 
 
-def draw_values(
-    sample: Mapping[str, Any],
-    image: ImageFrames,
-    scale: Scale,
-    cell: int,
-    field: str = "image",
-    *,
-    plain: bool = False,
-) -> npt.NDArray[np.uint8]:
-    """Draw a sample's image, or the frames of its clip side by side, with geometry and masks.
-
-    Parameters
-    ----------
-    sample : mapping
-        Numpy arrays or tensors.
-    image : ImageFrames
-        Image of the sample's `field`.
-    scale : Scale
-    cell : int
-        Side of the square for each frame in pixels.
-    plain : bool
-        Whether to leave out geometry and masks.
-
-    Returns
-    -------
-    ndarray, (H', W', 3), uint8, RGB
-    """
-    length = len(image.frames)
-    shown = np.unique(np.linspace(0, length - 1, min(length, _FRAMES)).round().astype(int)).tolist()
-    fields = {name: as_array(sample[name]) for name in (*GEOMETRY, "landmarks_valid") if name in sample}
-    masks = [mask for name in sample if name != field and is_mask_name(name) for mask in _masks(sample[name], image)]
-    drawn = []
-    for t in shown:
-        geometry = {name: of_frame(name, value, t, length) for name, value in fields.items()}
-        tints = [mask[t] for mask in masks]
-        drawn.append(draw_sample(scale(image.frames[t]), geometry, cell, masks=tints, plain=plain))
-    return np.concatenate(drawn, axis=1)
-
-
-def _masks(value: Any, image: ImageFrames) -> list[npt.NDArray[Any]]:
-    """Return a field's mask for each frame, (T, H, W), if it has the sides of the image and equal channels."""
-    mask, sides = as_array(value), image.frames.shape[1:3]
-    if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
-        return []
-    if mask.shape[-2:] != sides:  # not (H, W) or (C, H, W)
-        mask = np.moveaxis(mask, -1, -3) if mask.ndim >= 3 else mask
-    if mask.ndim < 2 or mask.shape[-2:] != sides:
-        return []
-    channels = mask.ndim - 2 - image.strip
-    if channels not in (0, 1):
-        return []
-    if channels and (mask != mask[..., :1, :, :]).any():
-        return []
-    mask = mask[..., 0, :, :] if channels else mask
-    mask = mask if image.strip else mask[None]
-    return [mask] if len(mask) == len(image.frames) else []
-
-
 def _caption(sample: Mapping[str, Any], place: int, image: ImageFrames, classes: Sequence[str] | None) -> list[str]:
     """Return the key, or the number in the batch; and the label, with the number of frames if some are not shown."""
     below = []
     if "label" in sample:
         below.append(_label(as_array(sample["label"]), classes))
-    if len(image.frames) > _FRAMES:
-        below.append(f"{_FRAMES} of {len(image.frames)} frames")
+    if len(image.frames) > FRAMES_MAX:
+        below.append(f"{FRAMES_MAX} of {len(image.frames)} frames")
     key = sample.get("key")
     return [key if isinstance(key, str) else f"sample {place}", ", ".join(below)]
 

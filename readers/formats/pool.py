@@ -18,8 +18,8 @@ from readers.formats.npy import map_npy
 from readers.formats.shards import OpenReader, ShardReader, open_shard, open_shards
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, FileEntry, Shard
-from shardspec.errors import DatasetChangedError, DatasetError, ShardCorruptError, ShardMissingError, UsageError
-from shardspec.layout import Layout, Stamp
+from shardspec.errors import DatasetError, ShardCorruptError, ShardMissingError, UsageError
+from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import Field, Schema
 from shardspec.wording import shorten
@@ -32,9 +32,6 @@ except ImportError:  # not installed, or a system library is missing; rows are t
 Verify = Literal["off", "size", "digest"]
 
 VERIFIES: tuple[Verify, ...] = ("off", "size", "digest")
-_OPENINGS = 10
-"""Number of attempts to open a dataset that other processes keep replacing."""
-
 _FIRST_READS, _FIRST_ROWS = 8, 4096
 """The first `_FIRST_READS` reads of a shard, of up to `_FIRST_ROWS` rows each, request their rows before they touch them.
 Otherwise the system reads megabytes around every row that is not in memory, and the first batch of scattered rows waits
@@ -69,9 +66,9 @@ class ShardPool:
 
     Columns are read like shards with all rows. Joined fields (`join`) are in memory.
 
-    Another dataset may replace this one in the folder before a shard is opened. Files are therefore compared by inode,
-    size and time with those that existed when the pool was made, before any of their values is returned. If they differ,
-    the digest decides. A pool is thread-safe, usable after a fork, and can be pickled (without handles).
+    If another dataset replaces this one in the folder, open shards stay readable, and other shards are missing, because
+    no file of the other dataset has the same name with other contents. A pool is thread-safe, usable after a fork, and
+    can be pickled (without handles).
 
     Parameters
     ----------
@@ -86,8 +83,6 @@ class ShardPool:
     ----------
     manifest : Manifest
         Manifest of the dataset as it was opened.
-    standing : Manifest
-        Manifest of the same dataset, with the current names of its files.
     schema : Schema
         All fields of the dataset, and joined fields.
     """
@@ -98,8 +93,7 @@ class ShardPool:
         self.layout = layout
         self._verify = verify
         self._checksums = checksums
-        self.manifest, self._manifest_stamp, self._stamps = _load(layout, verify)
-        self.standing = self.manifest
+        self.manifest = _load(layout, verify)
         self._verified: frozenset[int | str] = frozenset()
         self._joined: Mapping[str, Any] = {}
         self.schema = self.manifest.schema
@@ -116,8 +110,8 @@ class ShardPool:
         weakref.finalize(self, open_shards.drop, self.number)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("layout", "manifest", "standing", "schema", "_verify", "_checksums", "_verified")
-        return {name: vars(self)[name] for name in (*names, "_manifest_stamp", "_stamps", "_joined")}
+        names = ("layout", "manifest", "schema", "_verify", "_checksums", "_verified", "_joined")
+        return {name: vars(self)[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -136,11 +130,11 @@ class ShardPool:
 
     def open(self, number: int) -> ShardReader:
         """Open a shard or column, after comparing its digests if `verify` asks for this."""
-        shard = _part(self.standing, number)
+        shard = _part(self.manifest, number)
         release = self.layout.hold(shard.files)
         try:
             self._verify_once(number, shard.files, "digest" if isinstance(shard, Shard) else "size")
-            reader = open_shard(self.layout, self.standing, shard, checksums=self._checksums)
+            reader = open_shard(self.layout, self.manifest, shard, checksums=self._checksums)
         except BaseException:
             release()
             raise
@@ -149,7 +143,7 @@ class ShardPool:
 
     def path_of(self, number: int) -> Path:
         """Return the file or folder of a shard or column."""
-        return self.layout.shard(_part(self.standing, number), self.standing.format)
+        return self.layout.shard(_part(self.manifest, number), self.manifest.format)
 
     def _verify_once(self, what: int | str, entries: Iterable[FileEntry], least: Verify) -> None:
         """Compare the digests of a shard's or column's files, or of one file, if `verify` is `least` or more.
@@ -234,117 +228,55 @@ class ShardPool:
                 entry.begun += 1
                 self._ask(entry, reader, rows - first, fields, only=False)
             reader.read(rows - first, fields, out, at)
-            if not entry.checked.issuperset(fields):
-                self._check_opened(_part(self.standing, number).files)
-                entry.checked.update(fields)
 
         with self._noted([number]):
             self._with_shard(number, read)
 
     def _with_shard(self, number: int, act: Callable[[OpenReader, ShardReader], None]) -> None:
-        """Use the reader of a shard, and try again if its files have been renamed in the meantime."""
-        standing = self.standing
+        """Use the reader of a shard; again if its files were missing or damaged in the cache of a remote dataset."""
         try:
             with open_shards.use(self, number) as (entry, reader):
-                standing = entry.standing or standing
                 act(entry, reader)
         except DatasetError as error:
-            if not self._follow(error, standing, _part(standing, number).files):
-                raise
+            self._explain(error, _part(self.manifest, number).files)
             open_shards.forget(self, number)
             with open_shards.use(self, number) as (entry, reader):
                 act(entry, reader)
 
-    def _follow(self, error: DatasetError, standing: Manifest, entries: Iterable[FileEntry]) -> bool:
-        """Return whether another attempt may succeed after an error: files were renamed, or are wrong in the cache.
-
-        Parameters
-        ----------
-        error : DatasetError
-        entries : iterable of FileEntry
-            The files that were read.
-        standing : Manifest
-            The manifest that was used to find the files. If the pool has a newer one, another thread, or a read of
-            another shard, has already followed the change.
+    def _explain(self, error: DatasetError, entries: Iterable[FileEntry]) -> None:
+        """Raise the error of a read again, unless another attempt may succeed because a file was wrong in the cache.
 
         Raises
         ------
         DatasetChangedError
-            If the folder holds another dataset.
+            If the folder holds another dataset now.
         """
-        if self.standing is not standing:
-            return True
         in_cache = not self.layout.is_local and Path(str(error.place)).is_relative_to(self.layout.root)
         if in_cache and isinstance(error, ShardMissingError | ShardCorruptError):
             # The stager that kept a file was killed, and the next one has deleted it; or the disk has damaged it.
             self.layout.doubt(entries)
-            return True
-        if self.layout.stamp_manifest() == self._manifest_stamp:
-            return self.standing is not standing  # which another thread may have changed in between
-        try:
-            found, stamp = self.layout.load_stamped()
-        except DatasetError:
-            return False
-        pairs = list(zip(_files(standing), _files(found), strict=False))
-        if _contents(found) != _contents(standing):
-            raise DatasetChangedError(
-                place=self.layout.root,
-                expected="the dataset that was opened",
-                found="another in its place",
-                hint="open it again",
-            ) from error
-        self._stamps |= {new.name: self._stamps[old.name] for old, new in pairs if old.name in self._stamps}
-        self.standing, self._manifest_stamp = found, stamp
-        return True
-
-    def _check_opened(self, entries: Iterable[FileEntry]) -> None:
-        """Check that files which were just opened belong to the dataset, or are equal; else `DatasetChangedError`.
-
-        If no stamps were taken, the stamp of the manifest shows whether another dataset has replaced this one.
-        """
-        entries = list(entries)
-        if all(entry.name in self._stamps for entry in entries):
-            try:
-                found = self.layout.check_sizes(entries)
-            except DatasetError:
-                found = {}
-            same = all(found.get(entry.name) == self._stamps[entry.name] for entry in entries)
-        else:
-            found = {}
-            same = self.layout.stamp_manifest() == self._manifest_stamp
-        if same:
             return
-        for entry in entries:
-            try:
-                self.layout.check_digest(entry)
-            except DatasetError as error:
-                raise DatasetChangedError(
-                    f"{error}; expected the file that was there when the dataset was opened, found another",
-                    hint="open the dataset again",
-                ) from error
-        self._stamps |= found
+        self.layout.check_unchanged(self.manifest, "open it again")
+        raise error
 
-    def map_index(self, field: Field, *, again: bool = False) -> npt.NDArray[Any] | None:
-        """Map the index of a scalar field, or the column that is its own index; return None if there is neither.
-
-        `again` is True in a second attempt.
-        """
-        standing = self.standing
-        entry = self.layout.find_index(standing, field.name)
+    def map_index(self, field: Field) -> npt.NDArray[Any] | None:
+        """Map the index of a scalar field, or the column that is its own index; return None if there is neither."""
+        entry = self.layout.find_index(self.manifest, field.name)
         if entry is None:
             return None
         try:
-            self.layout.require([entry])
-            self._verify_once(entry.name, [entry], "size")
-            values = map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
-            self._check_opened([entry])
+            return self._map(entry, field)
         except DatasetError as error:
-            if not again and self._follow(error, standing, [entry]):
-                return self.map_index(field, again=True)
-            if isinstance(error, ShardMissingError):
+            try:
+                self._explain(error, [entry])
+            except ShardMissingError:
                 return None
-            raise
-        return values
+            return self._map(entry, field)
+
+    def _map(self, entry: FileEntry, field: Field) -> npt.NDArray[Any]:
+        self.layout.require([entry])
+        self._verify_once(entry.name, [entry], "size")
+        return map_npy(self.layout.file(entry), field.numpy_dtype, (len(self),))
 
     def read_ahead(self, rows: IntArray, fields: Sequence[str]) -> None:
         """Make the system start to read rows that will be needed soon.
@@ -391,52 +323,25 @@ class ShardPool:
         return f"row {row - first} of {self.layout.shown}/{name} (row {row} of the dataset)"
 
 
-def _load(layout: Layout, verify: Verify) -> tuple[Manifest, Stamp, dict[str, Stamp]]:
-    """Load the manifest, its stamp and, unless `verify` is ``"off"``, the stamps of all files of shards and columns.
-
-    All of them are from one moment at which the manifest was in the folder.
+def _load(layout: Layout, verify: Verify) -> Manifest:
+    """Load the manifest and, unless `verify` is ``"off"``, check the sizes of all files of shards and columns.
 
     Raises
     ------
     DatasetError
-        If the dataset cannot be read, a size differs, or other datasets keep replacing it.
+        If the dataset cannot be read, or a size differs.
     """
-    for _ in range(_OPENINGS):
-        manifest, stamp = layout.load_stamped()
-        wrong, stamps = None, {}
+    manifest = layout.load()
+    while verify != "off" and layout.is_local:  # the files of a remote dataset are checked when they arrive
         try:
-            stamps = (
-                layout.check_sizes([entry for part in manifest.parts for entry in part.files])
-                if verify != "off" and layout.is_local  # the files of a remote dataset are checked when they arrive
-                else {}
-            )
-        except DatasetError as error:
-            wrong = error
-        if layout.stamp_manifest() == stamp:
-            if wrong is not None:
-                raise wrong
-            return manifest, stamp, stamps
-    raise DatasetChangedError(
-        place=layout.root,
-        expected="a dataset that stays",
-        found=f"it replaced by another {_OPENINGS} times",
-        hint="open it later",
-    )
-
-
-def _contents(manifest: Manifest) -> tuple[Any, ...]:
-    """Return everything that is equal in two datasets that differ only in the names of their files."""
-
-    def of_shard(shard: Shard) -> tuple[Any, ...]:
-        return shard.samples, shard.block_rows, [(entry.bytes, entry.sha256) for entry in shard.files]
-
-    columns = [(column.field, [(entry.bytes, entry.sha256) for entry in column.files]) for column in manifest.columns]
-    return manifest.format, manifest.schema, [of_shard(shard) for shard in manifest.shards], columns
-
-
-def _files(manifest: Manifest) -> list[FileEntry]:
-    """Return the files of all shards and columns."""
-    return [entry for part in manifest.parts for entry in part.files]
+            layout.check_sizes([entry for part in manifest.parts for entry in part.files])
+            break
+        except DatasetError:
+            found = layout.load()
+            if found == manifest:
+                raise
+            manifest = found  # another dataset has replaced the one whose files are missing
+    return manifest
 
 
 def _part(manifest: Manifest, number: int) -> Shard | Column:

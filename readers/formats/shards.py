@@ -140,10 +140,6 @@ class OpenReader:
         Held while the reader is opened.
     path : Path or None
         The shard's file, with whose name those of its other files begin.
-    standing : Manifest or None
-        The manifest by which the reader was opened.
-    checked : set of str
-        Fields that were read, and whose files were then still those of the dataset that was opened.
     scattered : set of int
         Addresses of the mappings for which the system's own read-ahead is off.
     begun : int
@@ -154,8 +150,6 @@ class OpenReader:
     reader: ShardReader | None = None
     path: Path | None = None
     users: int = 0
-    standing: Manifest | None = None
-    checked: set[str] = field(default_factory=set)
     scattered: set[int] = field(default_factory=set)
     begun: int = 0
 
@@ -185,7 +179,6 @@ class _OpenShards:
                 with entry.lock:
                     reader = entry.reader
                     if reader is None:
-                        entry.standing = pool.standing
                         entry.path = pool.path_of(number)
                         reader = entry.reader = pool.open(number)
             yield entry, reader

@@ -1,6 +1,6 @@
 """Batches for Lightning that count consumed samples, and how the data module opens its datasets."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import Any
 
@@ -10,47 +10,20 @@ from torch.utils.data import DataLoader
 from readers.dataset.base import SampleDataset, check_dataset
 from readers.dataset.collate import Batch
 from readers.dataset.packed import open_dataset
-from readers.decode.plans import DecodePlan
 from readers.loader.loader import Loader
 from readers.order.sampler import OrderSampler
-from readers.transforms import AnyTransform
 from shardspec.errors import UsageError
-from shardspec.layout import is_url
-from shardspec.stores import local_path
 
 DatasetOrPath = SampleDataset | str | PathLike[str]
 Batches = Loader | DataLoader[Any]
 
-REMOTE_OPTIONS = ("cache", "cache_size", "storage_options")
-"""Arguments of `open_dataset` for datasets in a store."""
 
-
-def as_dataset(
-    name: str,
-    source: DatasetOrPath,
-    fields: Sequence[str] | None,
-    transform: AnyTransform | None,
-    decode: Mapping[str, DecodePlan] | None,
-    how: Mapping[str, Any],
-) -> SampleDataset:
-    """Return a dataset with a transform; a path or URL is opened first, with `how` as arguments of `open_dataset`."""
+def as_dataset(name: str, source: DatasetOrPath) -> SampleDataset:
+    """Return a dataset, which is opened if it is given by a path or URL."""
     if isinstance(source, str | PathLike):
-        remote = is_remote(source)
-        chosen = {option: value for option, value in how.items() if remote or option not in REMOTE_OPTIONS}
-        return open_dataset(source, fields, transform, decode=decode, **chosen)
+        return open_dataset(source)
     check_dataset(name, source)
-    if fields is not None or decode:
-        raise UsageError(
-            option="fields, decode",
-            expected="none with a dataset that is open already",
-            hint="give them to open_dataset, or a path here",
-        )
-    return source.with_transform(transform)
-
-
-def is_remote(source: DatasetOrPath | None) -> bool:
-    """Return whether a dataset is given by a URL of a store."""
-    return isinstance(source, str) and is_url(str(local_path(source)))
+    return source
 
 
 class TrainBatches:

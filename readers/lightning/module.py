@@ -1,40 +1,29 @@
 """A data module for Lightning that is exact under DDP and after a resume within an epoch."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from inspect import signature
-from os import PathLike
-from typing import Any, Literal, Never
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from weakref import WeakSet
 
-import numpy.typing as npt
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils.data import DataLoader
 
-from readers.arguments import as_count, refuse_unknown
+from readers.arguments import as_count
 from readers.dataset.base import SampleDataset, check_classes
-from readers.dataset.views import ViewDataset
-from readers.decode.plans import DecodePlan
 from readers.formats.machine import available_processors
-from readers.formats.pool import Verify
 from readers.lightning.batches import (
-    REMOTE_OPTIONS,
     Batches,
     DatasetOrPath,
     EvalBatches,
     TrainBatches,
     as_dataset,
-    is_remote,
 )
-from readers.loader.custom_order import choose_custom
-from readers.loader.device import BatchTransform
 from readers.loader.loader import Loader
-from readers.order.custom import CustomOrder, RowsOfEpoch
-from readers.order.order import WINDOW_BLOCKS, RankShare
+from readers.order.custom import CustomOrder
+from readers.order.order import RankShare
 from readers.order.progress import EpochProgress
 from readers.order.sampler import OrderSampler
 from readers.order.shuffle_choice import (
-    AnyShuffle,
     ShuffleChoice,
     agree,
     check_ranks,
@@ -43,14 +32,18 @@ from readers.order.shuffle_choice import (
     ranks_together,
     warn_of_small_cache,
 )
-from readers.transforms import AnyTransform, check_transform
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten
 
 LoaderKind = Literal["threads", "processes"]
 Opened = SampleDataset | tuple[SampleDataset, ...] | None
 
+Options = Mapping[str, Any]
+
 LOADERS: tuple[LoaderKind, ...] = ("threads", "processes")
+
+_ROWS = ("shuffle", "window", "weights", "draws", "order", "sampler", "batch_sampler", "batch_by")
+"""Options of a `Loader` that choose rows."""
 
 
 class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning is not looked into
@@ -68,44 +61,27 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     Parameters
     ----------
     train : SampleDataset or path
-        Training dataset.
+        Training dataset. A path or URL is opened by ``readers.open_dataset(path)``; call it yourself for its options.
     val, test, predict : SampleDataset or path, or a list of them, optional
         Read in stored order; random transforms draw the same every time. (Predictions of several ranks: sample i of
         rank r of W is row i W + r; samples past the end are repetitions. ``BasePredictionWriter`` gets these rows.)
         With a list, Lightning reads one dataset after the other, and its steps take ``dataloader_idx``.
     batch_size : int, optional
-        Samples of a training batch, per rank. Leave it out for an order of batches; the attribute is then the size of
-        the largest batch.
+        Samples of a batch, per rank. Leave it out for an order of batches; the attribute is then the size of the
+        largest batch.
     loader : {"threads", "processes"}
-        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms with slow Python code.
-    eval_batch_size : int, optional
-        Samples of any other batch, per rank; by default `batch_size`, even after it is changed.
-    fields, verify, checksums
-        For all datasets that are given as a path or URL (`readers.open_dataset`).
-    cache, cache_size, storage_options
-        For all datasets that are given as a URL (`readers.open_dataset`).
-    transform, decode, sample_transform, batch_transform
-        For training. `batch_transform` needs ``"threads"``.
-    eval_transform, eval_decode, eval_batch_transform
-        For everything but training.
-    shuffle, seed, drop_last, window, weights, draws
-        For training (`readers.Loader`). Rank 0 decides ``shuffle="auto"`` for all ranks. ``Trainer(overfit_batches=…)``
-        turns shuffling off.
-    order, sampler, batch_sampler, views
-        For training (`readers.Loader`). Orders of batches need ``"threads"``. If the epochs of an order differ in
-        length, Lightning has to ask again in each: ``Trainer(reload_dataloaders_every_n_epochs=1)``. With
-        ``Trainer(overfit_batches=…)`` every epoch has the rows of epoch 0.
-    workers : int, optional
-        Threads or processes per rank; by default the number of processors available to this process, divided by the
-        ranks of the node.
-    prefetch : int, optional
-        Batches ahead of the training loop; with ``"processes"``, per worker.
-    read_ahead : int, optional
-        For ``"threads"`` only (`readers.Loader`).
-    pin_memory : bool, optional
-        By default True if batches go to a CUDA device.
-    timeout_s : float
-        Time limit for one batch, in seconds.
+        ``"threads"``: `readers.Loader`. ``"processes"``: torch's DataLoader, for transforms with slow Python code. It
+        has worker processes instead of threads, `prefetch` counts for each of them, and it takes no `batch_transform`,
+        no `read_ahead`, no `batch_by` and no orders of batches.
+    train_options : dict, optional
+        Options of the `readers.Loader` for training, for example ``{"seed": 1, "workers": 8}``. The module sets `rank`,
+        `world_size` and `device`; `workers` is by default the number of processors available to this process, divided
+        by the ranks of the node. Rank 0 decides ``shuffle="auto"`` for all ranks. ``Trainer(overfit_batches=…)`` turns
+        shuffling off, and every epoch then has the rows of epoch 0 of a custom order. If the epochs of such an order
+        differ in length, Lightning has to ask again in each: ``Trainer(reload_dataloaders_every_n_epochs=1)``.
+    val_options, test_options, predict_options : dict, optional
+        The same for the other stages, without the options that choose rows. The last two are by default `val_options`.
+        ``"batch_size"`` in them is used instead of `batch_size`, even after that is changed.
 
     Raises
     ------
@@ -122,58 +98,23 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
         *,
         batch_size: int | None = None,
         loader: LoaderKind = "threads",
-        eval_batch_size: int | None = None,
-        fields: Sequence[str] | None = None,
-        verify: Verify | bool = "size",
-        checksums: bool = True,
-        cache: str | PathLike[str] | None = None,
-        cache_size: int | str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        transform: AnyTransform | None = None,
-        decode: Mapping[str, DecodePlan] | None = None,
-        sample_transform: AnyTransform | None = None,
-        batch_transform: BatchTransform | None = None,
-        eval_transform: AnyTransform | None = None,
-        eval_decode: Mapping[str, DecodePlan] | None = None,
-        eval_batch_transform: BatchTransform | None = None,
-        shuffle: AnyShuffle = "auto",
-        seed: int = 0,
-        drop_last: bool = False,
-        window: int = WINDOW_BLOCKS,
-        weights: npt.ArrayLike | None = None,
-        draws: int | None = None,
-        order: RowsOfEpoch | None = None,
-        sampler: Iterable[int] | None = None,
-        batch_sampler: Iterable[Sequence[int]] | None = None,
-        views: int | Sequence[AnyTransform | None] | None = None,
-        workers: int | None = None,
-        prefetch: int | None = None,
-        read_ahead: int | None = None,
-        pin_memory: bool | None = None,
-        timeout_s: float = 300.0,
-        **unknown: Never,
+        train_options: Options | None = None,
+        val_options: Options | None = None,
+        test_options: Options | None = None,
+        predict_options: Options | None = None,
     ) -> None:
         super().__init__()
-        refuse_unknown(
-            unknown, [n for n in signature(PackedDataModule).parameters if n != "unknown"], "PackedDataModule"
-        )
-        _check_kind(loader, batch_transform, eval_batch_transform)
-        if sample_transform is not None:
-            check_transform("sample_transform", sample_transform)
-        remote = dict(zip(REMOTE_OPTIONS, (cache, cache_size, storage_options), strict=True))
-        how: dict[str, Any] = {"verify": verify, "checksums": checksums, **remote}
-        sources = [one for given in (train, val, test, predict) for one in _several(given)]
-        for option, value in remote.items():
-            if value is not None and not any(map(is_remote, sources)):
-                raise UsageError(option=option, expected="the URL of a dataset in a store", found="none")
-        trained = as_dataset("train", train, fields, transform, decode, how)
-        self.train = trained.with_transform(sample_transform)
-        if views is not None:
-            self.train = ViewDataset(self.train, views)
-        opened = {"train": self.train}
+        if loader not in LOADERS:
+            raise UsageError(option="loader", expected="'threads' or 'processes'", found=shorten(loader))
+        self.loader = loader
+        others = {"val": val_options, "test": test_options, "predict": predict_options}
+        self._options = {"train": _checked("train", train_options, loader)}
+        for stage, options in others.items():
+            self._options[stage] = _checked(stage, val_options if options is None else options, loader)
+        opened: dict[str, SampleDataset] = {}
 
         def open_one(name: str, source: DatasetOrPath) -> SampleDataset:
-            opened[name] = as_dataset(name, source, fields, eval_transform, eval_decode, how)
+            opened[name] = as_dataset(name, source)
             return opened[name]
 
         def open_all(name: str, source: DatasetOrPath | Sequence[DatasetOrPath] | None) -> Opened:
@@ -181,19 +122,19 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 return tuple(open_one(f"{name}[{number}]", one) for number, one in enumerate(source))
             return None if source is None else open_one(name, source)
 
+        self.train = open_one("train", train)
         self.val, self.test, self.predict = open_all("val", val), open_all("test", test), open_all("predict", predict)
         labelled = {name: found for name, found in opened.items() if "label" in found.raw_layout}
         if labelled:
             check_classes("train, val, test, predict", labelled)
-        batch_size = None if batch_size is None else as_count("batch_size", batch_size)
-        self._own: CustomOrder | None = None
-        if order is not None or sampler is not None or batch_sampler is not None:
-            self._own, batch_size = choose_custom(
-                len(self.train), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
-            )
-        elif batch_size is None:
-            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
-        self.batch_size = batch_size
+        planned = self._loader("train", self.train, batch_size, pin_memory=False)
+        self.batch_size: int = planned.batch_size
+        order = planned._progress.order
+        self._by_value = "batch_by" in self._options["train"]  # the Loader makes these batches from `batch_size`
+        self._own = order if isinstance(order, CustomOrder) and not self._by_value else None
+        if self._own is not None:  # a sampler was made a function of the epoch
+            kept = {name: value for name, value in self._options["train"].items() if name not in _ROWS}
+            self._options["train"] = {**kept, "order": self._own.rows_of}
         if self._own is not None and self._own.batched and loader == "processes":
             raise UsageError(
                 option="batch_size",
@@ -201,15 +142,8 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 found="none",
                 hint="use loader='threads' for an order of batches",
             )
-        self._eval_batch_size = None if eval_batch_size is None else as_count("eval_batch_size", eval_batch_size)
-        self.loader = loader
-        self._drop_last = drop_last
-        self._order = {"shuffle": shuffle, "seed": seed, "window": window, "weights": weights, "draws": draws}
-        self._transforms = (batch_transform, eval_batch_transform)
-        least = 1 if loader == "threads" else 0
-        self._workers = None if workers is None else as_count("workers", workers, least)
-        self._prefetch = None if prefetch is None else as_count("prefetch", prefetch)
-        self._read_ahead, self._pin_memory, self._timeout_s = read_ahead, pin_memory, timeout_s
+        for stage in others:
+            self._loader(stage, self.train, self.batch_size, pin_memory=False)  # checks the options
         self._batches: TrainBatches | None = None
         # With `reload_dataloaders_every_n_epochs` Lightning requests new ones and drops the old ones.
         self._eval: WeakSet[EvalBatches] = WeakSet()
@@ -223,35 +157,26 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= {**state, "_batches": None, "_eval": WeakSet()}
 
-    @property
-    def eval_batch_size(self) -> int:
-        """Samples of a batch for validation, test or prediction, per rank."""
-        return self.batch_size if self._eval_batch_size is None else self._eval_batch_size
-
-    @eval_batch_size.setter
-    def eval_batch_size(self, value: int) -> None:
-        self._eval_batch_size = as_count("eval_batch_size", value)
-
     def train_dataloader(self) -> TrainBatches:
         """Return batches of `train` for this rank."""
-        order, own = dict(self._order), self._own
+        chosen: dict[str, Any] = {}
         if self.trainer is not None and self.trainer.overfit_batches > 0:
-            order["shuffle"] = False
-            own = None if own is None else own.always_first()
-        choice = None
-        if own is None and order["shuffle"] == "auto" and order["weights"] is None:
-            choice = self._choose()
-        batches, source = self._make(
-            self.train, self.batch_size, self._drop_last, self._transforms[0], order, choice, own
-        )
-        step = 1 if own is not None and own.batched else self.batch_size  # a batch in the units that the order counts
-        source._progress.warn_if_empty(step if self._drop_last else 1)
+            chosen["shuffle"] = False
+            if self._own is not None:
+                chosen["order"] = self._own.always_first().rows_of
+        batched = self._own is not None and self._own.batched
+        loader = self._loader("train", self.train, None if batched else self.batch_size, **chosen)
+        batched |= self._by_value
+        choice = self._choose(loader.timeout_s) if loader._progress.undecided else None
+        batches, source = self._finish("train", loader, choice)
+        step = 1 if batched else self.batch_size  # a batch in the units that the order counts
+        source._progress.warn_if_empty(step if loader.drop_last else 1)
         epoch = 0 if self.trainer is None else self.trainer.current_epoch
         ranks = self._ranks()[1]
 
         def begin() -> None:
             if 1 < ranks == ranks_together():  # otherwise other ranks divide the samples
-                check_ranks(source._progress.mark(self.train.origins, self.train.stored), self._timeout_s)
+                check_ranks(source._progress.mark(self.train.origins, self.train.stored), loader.timeout_s)
 
         state = self._state_to_resume()
         made = TrainBatches(batches, source, step * ranks, self._processed, epoch, begin)
@@ -265,15 +190,15 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
 
     def val_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Return batches of `val` for this rank, in stored order."""
-        return self._eval_batches(self.val)
+        return self._eval_batches("val", self.val)
 
     def test_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Return batches of `test` for this rank, in stored order."""
-        return self._eval_batches(self.test)
+        return self._eval_batches("test", self.test)
 
     def predict_dataloader(self) -> EvalBatches | list[EvalBatches]:
         """Return batches of `predict` for this rank, in stored order."""
-        return self._eval_batches(self.predict)
+        return self._eval_batches("predict", self.predict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, and the number of its samples that the training loops of all ranks have consumed."""
@@ -293,55 +218,47 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
             batches.close()
         self._eval.clear()
 
-    def _eval_batches(self, datasets: Opened) -> EvalBatches | list[EvalBatches]:
+    def _eval_batches(self, stage: str, datasets: Opened) -> EvalBatches | list[EvalBatches]:
         several = (datasets,) if isinstance(datasets, SampleDataset) else datasets or ()
-        size, order = self.eval_batch_size, {"shuffle": False}
-        made = [EvalBatches(*self._make(one, size, False, self._transforms[1], order), size) for one in several]
+        loaders = [self._loader(stage, one, self.batch_size, shuffle=False) for one in several]
+        made = [EvalBatches(*self._finish(stage, loader), loader.batch_size) for loader in loaders]
         self._eval.update(made)
         return made[0] if isinstance(datasets, SampleDataset) else made
 
-    def _make(
-        self,
-        dataset: SampleDataset,
-        batch_size: int,
-        drop_last: bool,
-        batch_transform: BatchTransform | None,
-        order: dict[str, Any],
-        choice: ShuffleChoice | None = None,
-        own: CustomOrder | None = None,
-    ) -> tuple[Batches, Loader | OrderSampler]:
-        """Return the batches of a dataset, and the object that determines their order."""
+    def _loader(self, stage: str, dataset: SampleDataset, batch_size: int | None, **chosen: Any) -> Loader:
+        """Return a `Loader` with the options of a stage, which may have a batch size of its own."""
         rank, world_size = self._ranks()
         device = None if self.trainer is None else self.trainer.strategy.root_device
-        cuda = device is not None and device.type == "cuda"
-        workers = self._workers
-        if workers is None:
-            workers = max(1, available_processors() // (1 if self.trainer is None else self.trainer.num_devices))
-        if self.loader == "threads":
-            if own is not None:
-                order = {"order": own.rows_of, "seed": own.seed}
-            made = Loader(
-                dataset, None if own is not None and own.batched else batch_size, drop_last=drop_last, workers=workers,
-                prefetch=self._prefetch, rank=rank, world_size=world_size, read_ahead=self._read_ahead,
-                batch_transform=batch_transform, device=device if cuda else None, pin_memory=self._pin_memory,
-                timeout_s=self._timeout_s, **order,
-            )  # fmt: skip
-            if choice is not None:
-                made.decide_order(choice)
-            return made, made
-        if order["shuffle"] == "auto":
-            order = order | {"shuffle": "full"}  # the choice overrides it
-        chosen = dataset.order(**order) if own is None else own
-        sampler = OrderSampler(chosen, rank, world_size, drop_last, choice)
-        warn_of_small_cache(dataset.stored, sampler._progress.order)
-        loader = DataLoader(
-            dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, collate_fn=dataset.collate,
-            pin_memory=cuda if self._pin_memory is None else self._pin_memory, persistent_workers=workers > 0,
-            prefetch_factor=self._prefetch if workers else None, timeout=self._timeout_s if workers else 0,
-        )  # fmt: skip
-        return loader, sampler
+        options = {"batch_size": batch_size, "workers": self._default_workers(), **self._options[stage], **chosen}
+        if self.loader == "processes":
+            options["workers"] = None  # of the DataLoader (`_finish`)
+        if device is not None and device.type == "cuda":
+            options["device"] = device
+        return Loader(dataset, rank=rank, world_size=world_size, **options)
 
-    def _choose(self) -> ShuffleChoice:
+    def _finish(
+        self, stage: str, loader: Loader, choice: ShuffleChoice | None = None
+    ) -> tuple[Batches, Loader | OrderSampler]:
+        """Return the batches of a `Loader` by the chosen kind of loader, and the object that determines their order."""
+        if self.loader == "threads":
+            if choice is not None:
+                loader.decide_order(choice)
+            return loader, loader
+        options = self._options[stage]
+        workers = options.get("workers", self._default_workers())
+        sampler = OrderSampler(loader._progress.order, *self._ranks(), loader.drop_last, choice)
+        warn_of_small_cache(loader.dataset.stored, sampler._progress.order)
+        made = DataLoader(
+            loader.dataset, loader.batch_size, sampler=sampler, drop_last=loader.drop_last, num_workers=workers,
+            collate_fn=loader.dataset.collate, pin_memory=loader.pin_memory, persistent_workers=workers > 0,
+            prefetch_factor=options.get("prefetch") if workers else None, timeout=loader.timeout_s if workers else 0,
+        )  # fmt: skip
+        return made, sampler
+
+    def _default_workers(self) -> int:
+        return max(1, available_processors() // (1 if self.trainer is None else self.trainer.num_devices))
+
+    def _choose(self, timeout_s: float) -> ShuffleChoice:
         """Return the order that rank 0 chooses for every rank, once for this module."""
         if self._choice is None:
             stored, has_blocks = self.train.stored, self.train.blocks is not None
@@ -350,7 +267,7 @@ class PackedDataModule(LightningDataModule):  # type: ignore[misc] # lightning i
                 choice = self.trainer.strategy.broadcast(choice, src=0)
             elif ranks_together() > 1:
                 progress = EpochProgress(self.train.order(), RankShare())
-                choice = agree(has_blocks, progress.mark(self.train.origins, stored), self._timeout_s)
+                choice = agree(has_blocks, progress.mark(self.train.origins, stored), timeout_s)
             self._choice = choice
         return self._choice
 
@@ -409,16 +326,30 @@ def _counts_as_processed(loop: Any, state: Mapping[str, Any]) -> bool:
     return bool(loop.epoch_progress.current.processed == state["epoch"] + 1)
 
 
-def _several(source: DatasetOrPath | Sequence[DatasetOrPath] | None) -> Sequence[DatasetOrPath | None]:
-    return source if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-
-
-def _check_kind(loader: str, *batch_transforms: BatchTransform | None) -> None:
-    if loader not in LOADERS:
-        raise UsageError(option="loader", expected="'threads' or 'processes'", found=shorten(loader))
-    if loader == "processes" and any(transform is not None for transform in batch_transforms):
+def _checked(stage: str, options: Options | None, loader: LoaderKind) -> dict[str, Any]:
+    """Return the options of a stage without those that are None. `Loader` checks the rest when the module is made."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
         raise UsageError(
-            option="batch_transform",
-            expected="none with loader='processes', which cannot run it",
-            hint="use loader='threads', or the model's on_after_batch_transfer",
+            option=f"{stage}_options", expected="a dict of options of readers.Loader", found=shorten(options)
         )
+    refused = dict.fromkeys(("dataset", "rank", "world_size", "device"), "the module sets it")
+    if stage == "train":
+        refused["batch_size"] = "give it to the module"
+    else:
+        refused |= dict.fromkeys(_ROWS, "these rows are read in stored order")
+    if loader == "processes":
+        refused["batch_transform"] = "use loader='threads', or the model's on_after_batch_transfer"
+        refused["read_ahead"] = "use loader='threads'"
+        refused["batch_by"] = "use loader='threads'"
+        as_count("workers", options.get("workers") or 0, 0)
+    for name in options:
+        if name in refused:
+            raise UsageError(
+                option=f"{stage}_options",
+                expected=f"no option {name!r} here",
+                found=shorten(options[name]),
+                hint=refused[name],
+            )
+    return {name: value for name, value in options.items() if value is not None}

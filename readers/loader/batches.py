@@ -207,7 +207,7 @@ class Ring:
             memory = empty_aligned(shape, dtype, begin)
         if memory.shape != shape or memory.dtype != dtype:  # from an earlier layout
             memory = empty_aligned(shape, dtype, begin)
-        lease = _Lease(memory, (rows, *shape[1:]))
+        lease = _BufferOwner(memory, (rows, *shape[1:]))
         weakref.finalize(lease, _give_back, free, memory, self._keep).atexit = False
         return np.asarray(lease)
 
@@ -233,7 +233,7 @@ class PinnedBuffers:
         return out
 
 
-class _Lease:
+class _BufferOwner:
     """Owner of a buffer, between the buffer and the arrays made of it.
 
     Every numpy view of such an array, and every tensor made of it, refers to this object, and to the buffer only

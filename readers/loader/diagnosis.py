@@ -59,8 +59,11 @@ class Diagnosis:
     read_s, transform_s : float
         Seconds per sample in one thread: reading and decoding, and the transforms, including a `batch_transform` that
         runs in the loader's threads.
-    read_processor, read_queue : float
-        Fractions of `read_s` on a processor and, on Linux, waiting for a free one. The rest waited for a disk or network.
+    read_processor : float
+        Fraction of `read_s` on a processor.
+    read_queue : float or None
+        Fraction of `read_s` waiting for a free processor; None if the system does not count it, as only Linux does. The
+        rest of `read_s` waited for a disk or network.
     read_faults : int or None
         Pages that reading waited for until the system had them from a disk or network; None where it is not counted.
     verdict : str
@@ -81,7 +84,7 @@ class Diagnosis:
     read_s: float
     transform_s: float
     read_processor: float
-    read_queue: float
+    read_queue: float | None
     read_faults: int | None
     fetched_rate: float
     fetching: float
@@ -139,7 +142,7 @@ def diagnose(loader: Loader, step: Callable[[Batch], Any], batches: int = 50) ->
         read_s=read.seconds,
         transform_s=transform.seconds,
         read_processor=read.share,
-        read_queue=read.queue_s / max(read.seconds, 1e-9),
+        read_queue=None if read.queue_s is None else read.queue_s / max(read.seconds, 1e-9),
         read_faults=read.faults,
         fetched_rate=loop.fetched_rate,
         fetching=loop.fetching,
@@ -179,7 +182,8 @@ def _measure(loader: Loader, step: Callable[[Batch], Any], batches: int) -> _Loo
         waited += after - before
     _synchronize(loader.device)
     elapsed = max(time.perf_counter() - begin, 1e-9)
-    fetching, fetched = shards_awaited.seconds - fetching, _fetched(loader) - fetched
+    fetching = shards_awaited.seconds - fetching
+    fetched = max(0, _fetched(loader) - fetched)  # a stager that was started again counts from 0
     found = _Loop((iterator.samples - first) / elapsed, waited / elapsed, fetching / elapsed, fetched / elapsed)
     iterator.close()
     return found
@@ -211,16 +215,16 @@ def _measure_step(loader: Loader, step: Callable[[Batch], Any], batches: int) ->
 
 
 @dataclass(frozen=True)
-class _Work:
+class _WorkCost:
     """Seconds per sample in one thread: elapsed, on a processor, and waiting for a free one; and its major page faults."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
-    queue_s: float = 0.0
+    queue_s: float | None = None
     faults: int | None = None
 
-    def __add__(self, other: "_Work") -> "_Work":
-        return _Work(self.seconds + other.seconds, self.processor_s + other.processor_s, self.queue_s + other.queue_s)
+    def __add__(self, other: "_WorkCost") -> "_WorkCost":
+        return _WorkCost(self.seconds + other.seconds, self.processor_s + other.processor_s)
 
     @property
     def share(self) -> float:
@@ -228,25 +232,25 @@ class _Work:
         return min(1.0, self.processor_s / max(self.seconds, 1e-9))
 
 
-def _measure_work(work: Callable[[], Any], samples: int) -> _Work:
+def _measure_work(work: Callable[[], Any], samples: int) -> _WorkCost:
     begin, processor, queue, faults = time.perf_counter(), time.thread_time(), _queued_s(), _faults()
     work()
-    processor, queue = time.thread_time() - processor, _queued_s() - queue
-    seconds, after = time.perf_counter() - begin, _faults()
-    return _Work(
-        seconds / samples,
+    processor, queued, faulted = time.thread_time() - processor, _queued_s(), _faults()
+    return _WorkCost(
+        (time.perf_counter() - begin) / samples,
         processor / samples,
-        queue / samples,
-        None if after is None or faults is None else after - faults,
+        None if queued is None or queue is None else (queued - queue) / samples,
+        None if faulted is None or faults is None else faulted - faults,
     )
 
 
-def _queued_s() -> float:
-    """Return the seconds that this thread was ready to run and waited for a free processor; 0 where it is not known."""
+def _queued_s() -> float | None:
+    """Return the seconds that this thread was ready to run and waited for a free processor; None if they are not known."""
     try:
-        return int(_SCHEDULING.read_text().split()[1]) / 1e9
-    except OSError:  # not Linux, or a kernel without these statistics
-        return 0.0
+        ran, waited, _ = map(int, _SCHEDULING.read_text().split())
+    except (OSError, ValueError):  # not Linux
+        return None
+    return waited / 1e9 if ran else None  # a kernel without these statistics shows zeros
 
 
 def _faults() -> int | None:
@@ -256,10 +260,10 @@ def _faults() -> int | None:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
-def _measure_transforming(loader: Loader, batches: int) -> _Work:
+def _measure_transforming(loader: Loader, batches: int) -> _WorkCost:
     """Measure copies to the device and `batch_transform` in this thread, while no other thread works."""
     if loader.device is None and loader.batch_transform is None:
-        return _Work()
+        return _WorkCost()
     plain = copy(loader)
     plain.device = plain.batch_transform = None
     cached = _read_some(plain)
@@ -274,7 +278,7 @@ def _measure_transforming(loader: Loader, batches: int) -> _Work:
     return _measure_work(work, sum(count for _, count in taken))
 
 
-def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
+def _measure_reading(dataset: SampleDataset) -> tuple[_WorkCost, _WorkCost]:
     """Measure reading with decoding, and the transforms of all datasets down to the base."""
     count = min(_PROBE_SAMPLES, len(dataset))
     rows = np.sort(np.random.default_rng(0).permutation(len(dataset))[:count])
@@ -290,9 +294,10 @@ def _measure_reading(dataset: SampleDataset) -> tuple[_Work, _Work]:
 
     with observed(observe):
         whole = _measure_work(lambda: dataset.read_picks(picks, out, at), count)
-    transform = _Work(transforms[0] / count, transforms[1] / count)
+    transform = _WorkCost(transforms[0] / count, transforms[1] / count)
     seconds, processor_s = whole.seconds - transform.seconds, whole.processor_s - transform.processor_s
-    return _Work(seconds, processor_s, min(whole.queue_s, max(0.0, seconds - processor_s)), whole.faults), transform
+    queue_s = None if whole.queue_s is None else min(whole.queue_s, max(0.0, seconds - processor_s))
+    return _WorkCost(seconds, processor_s, queue_s, whole.faults), transform
 
 
 def _verdict(loader: Loader, measured: Diagnosis) -> str:
@@ -329,19 +334,22 @@ def _verdict(loader: Loader, measured: Diagnosis) -> str:
             "batch_transform on the device, or use a DataLoader with worker processes if they are Python code, of which "
             "only one thread runs at a time."
         )
-    off = 1 - measured.read_processor
-    if off > 1 - _CPU_BOUND and measured.read_queue > off / 2:
+    off, queue = 1 - measured.read_processor, measured.read_queue
+    if off > 1 - _CPU_BOUND and queue is not None and queue > off / 2:
         return (
-            f"{begin} Reading waits {measured.read_queue:.0%} of its time for a free processor: end other programs on this "
+            f"{begin} Reading waits {queue:.0%} of its time for a free processor: end other programs on this "
             f"machine, ask for more processors, or lower workers (now {loader.workers})."
         )
     if off > 1 - _CPU_BOUND:
         shuffle = "" if loader.order == "blocks" else "shuffle='blocks', "
         faults = "" if measured.read_faults is None else f" It had to wait for {measured.read_faults} pages of files."
-        return (
-            f"{begin} Reading waits {off - measured.read_queue:.0%} of its time for the disk or network: {shuffle}"
-            f"a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers}).{faults}"
-        )
+        more = f"{shuffle}a greater read_ahead (now {loader.read_ahead}), or more workers (now {loader.workers})"
+        if queue is None:
+            return (
+                f"{begin} Reading waits {off:.0%} of its time for the disk, the network or a free processor, which this "
+                f"system does not tell apart. If other programs run here, end them; otherwise use {more}.{faults}"
+            )
+        return f"{begin} Reading waits {off - queue:.0%} of its time for the disk or network: {more}.{faults}"
     spare = available_processors() - loader.workers
     if spare > 0:
         return (

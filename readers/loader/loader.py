@@ -5,6 +5,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from inspect import signature
 from typing import Any, ClassVar, Never
 
@@ -14,8 +15,9 @@ from torch.utils.data import Sampler, SequentialSampler, get_worker_info
 
 from readers.arguments import as_count, as_number, refuse_unknown
 from readers.dataset.base import SampleDataset, check_dataset
-from readers.dataset.collate import Batch
+from readers.dataset.collate import Batch, collate_samples
 from readers.dataset.views import ViewDataset
+from readers.decode.values import BatchLayout
 from readers.formats.machine import available_processors
 from readers.formats.pool import explain_thread
 from readers.loader.batches import (
@@ -42,6 +44,7 @@ from readers.loader.device import (
 from readers.loader.forecast import Forecast
 from readers.loader.threads import ReadAhead, ReadStage, default_depth, take_one_thread
 from readers.order.custom import CustomEpoch, CustomOrder, RowsOfEpoch
+from readers.order.grouped import UniformBatches
 from readers.order.order import WINDOW_BLOCKS, Order, RankShare, SampledRows
 from readers.order.progress import EpochProgress, Iteration, Resumable
 from readers.order.shuffle_choice import (
@@ -121,6 +124,13 @@ class Loader(Resumable):
     sampler, batch_sampler : iterable, optional
         A custom order as a torch sampler that is not divided by ranks. Its draws from the generators of torch, numpy
         and Python, and from generators that it holds, become a function of (seed, epoch).
+    batch_by : str, optional
+        A small field of which all samples of a batch have the same value, such as ``"bucket"``; of a clip, the value of
+        its first sample counts. Images whose shapes are equal within the batch are then one tensor, although they
+        differ in the dataset. Each value has at most one
+        smaller batch an epoch; with `drop_last` it is left out. `shuffle` and `weights` decide the sequence as usual,
+        but ``"auto"`` is decided when the Loader is made. If the batches do not divide by the ranks, the first few are
+        repeated, or with `drop_last` the last few left out.
     views : int or sequence of callable, optional
         Number of views of each sample, which are augmented separately; or a transform for each view, applied after all
         others (None for no transform). Fields get an axis of views after the batch's: ``image`` is (B, V, 3, H, W).
@@ -165,6 +175,7 @@ class Loader(Resumable):
         order: RowsOfEpoch | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
+        batch_by: str | None = None,
         views: int | Sequence[AnyTransform | None] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -199,12 +210,21 @@ class Loader(Resumable):
         wanted = (self.device is not None and self.device.type == "cuda") if pin_memory is None else pin_memory
         self.pin_memory = bool(wanted) and can_pin()
         self._ranks = None if rank is None or world_size is None else RankShare(rank, world_size, drop_last)
+        self._batch_by = batch_by
         own: CustomOrder | None = None
-        if order is not None or sampler is not None or batch_sampler is not None:
+        if batch_by is not None:
+            if order is not None or sampler is not None or batch_sampler is not None:
+                raise UsageError(
+                    option="batch_by",
+                    expected="none with a custom order (order=, sampler= or batch_sampler=)",
+                    found="one",
+                )
+            own = self._order_by(batch_by, batch_size, shuffle, seed, window, weights, draws)
+        elif order is not None or sampler is not None or batch_sampler is not None:
             own, batch_size = choose_custom(
                 len(self.dataset), seed, batch_size, order, sampler, batch_sampler, shuffle, weights, draws
             )
-        elif batch_size is None:
+        if batch_size is None:
             raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
         self._batched = own is not None and own.batched
         self.batch_size = batch_size
@@ -273,6 +293,36 @@ class Loader(Resumable):
         self._compared = isinstance(self._progress.order, Order)
         return iteration
 
+    def _order_by(
+        self,
+        batch_by: str,
+        batch_size: int | None,
+        shuffle: AnyShuffle,
+        seed: int,
+        window: int,
+        weights: npt.ArrayLike | None,
+        draws: int | None,
+    ) -> CustomOrder:
+        """Return the order of batches that have one value of a field each."""
+        if batch_size is None:
+            raise UsageError(option="batch_size", expected="the number of samples of a batch", found="none")
+        of_field = self.dataset.layout.get(batch_by)
+        if of_field is not None and (of_field.image or len(of_field.shape or ()) > 1):  # clips have an axis of time
+            raise UsageError(option="batch_by", expected="a field of integers or texts", found=shorten(batch_by))
+        if shuffle == "auto":
+            choose = choose_shuffle if self._cut().world_size == 1 else choose_apart
+            choice = choose(self.dataset.stored, self.dataset.blocks is not None)
+            shuffle, window = choice.shuffle, min(window, choice.window or window)
+        rows = self.dataset.order(shuffle, seed, window, weights, draws)
+        batches = UniformBatches(rows, self.dataset.column(batch_by), batch_size, self.drop_last)
+        return CustomOrder(len(self.dataset), batches, seed, batched=True)
+
+    def _layout(self) -> BatchLayout:
+        layout = self.dataset.layout
+        if self._batch_by is None:
+            return layout
+        return {name: replace(value, stacks_equal=value.shape is None) for name, value in layout.items()}
+
     def _length(self, iteration: Iteration) -> int:
         """Return the samples that this rank takes of an iteration; batches, if the order consists of batches."""
         order, cut = self._progress.order, self._progress.cut
@@ -300,7 +350,7 @@ class Loader(Resumable):
         return (picks(number) for picks, batches in runs for number in range(batches))
 
     def stats(self) -> dict[str, int]:
-        """Return what the stagers of remote datasets have done for all processes of this machine; empty without any.
+        """Return what the stagers of this dataset's caches have done for all processes of this machine; empty without any.
 
         Returns
         -------
@@ -309,7 +359,8 @@ class Loader(Resumable):
             a time; ``hits`` and ``waits``: shards that were in the cache when a process opened them, and those that it
             waited for; ``evictions``; ``held`` and ``limit``: bytes in the cache, and its size.
         """
-        return dict(sum((Counter(found) for found in staging_stats()), Counter()))
+        caches = {store.cache for store in self.dataset.stored if store.cache is not None}
+        return dict(sum((Counter(found) for found in staging_stats(caches)), Counter()))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle starts at the same position in the epochs and is independent from then on.
@@ -339,7 +390,8 @@ class Loader(Resumable):
         return self._collate
 
     def _collate(self, samples: Sequence[dict[str, Any]]) -> Batch:
-        batch, seeds = self.dataset.collate(samples), None
+        batch = self.dataset.collate(samples) if self._batch_by is None else collate_samples(samples, self._layout())
+        seeds = None
         if self.device is None and self.batch_transform is None:
             return batch
         if get_worker_info() is not None:
@@ -409,7 +461,7 @@ class LoaderIterator(Iterator[Batch]):
         self._picks = loader._picks(iteration)
         self._number = 0
         # Getting the layout runs the transform, which may fail. So it comes before any thread is started.
-        layout = dataset.layout if jobs else {}
+        layout = loader._layout() if jobs else {}
         watchers: list[ReadAhead | Forecast] = []
         if loader.read_ahead:
             watchers.append(ReadAhead(_Asker(dataset, loader._picks(iteration)), jobs, loader.read_ahead))

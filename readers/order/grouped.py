@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count
+from readers.order.order import Order
 from readers.order.permutation import Permutation, mix_words
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
@@ -22,7 +23,7 @@ Names = str | tuple[str, ...]
 
 
 @runtime_checkable
-class Table(Protocol):
+class ColumnSource(Protocol):
     """A dataset, of which an order takes columns."""
 
     def __len__(self) -> int:
@@ -32,9 +33,9 @@ class Table(Protocol):
         """Return one field of all rows."""
 
 
-def _columns(source: Table | Values, by: Names | None, **others: Values | Names | None) -> tuple[Any, ...]:
+def _columns(source: ColumnSource | Values, by: Names | None, **others: Values | Names | None) -> tuple[Any, ...]:
     """Return the values by which to group rows, and the other columns; of a dataset, its fields with the given names."""
-    if isinstance(source, Table):
+    if isinstance(source, ColumnSource):
         if by is None:
             raise UsageError(option="by", expected="the field of the dataset by which to group its rows", found="none")
         return tuple(_named(source, option, names) for option, names in {"by": by, **others}.items())
@@ -43,7 +44,7 @@ def _columns(source: Table | Values, by: Names | None, **others: Values | Names 
     return (source, *others.values())
 
 
-def _named(table: Table, option: str, names: Any) -> Any:
+def _named(table: ColumnSource, option: str, names: Any) -> Any:
     if names is None:
         return None
     if isinstance(names, tuple) and all(isinstance(name, str) for name in names):
@@ -91,24 +92,24 @@ class BalancedBatches:
 
     def __init__(
         self,
-        labels: Table | Values,
+        labels: ColumnSource | Values,
         batch_size: int,
         repeat: bool = True,
         groups: Values | Names | None = None,
         by: Names | None = None,
     ) -> None:
-        by = "label" if by is None and isinstance(labels, Table) else by
+        by = "label" if by is None and isinstance(labels, ColumnSource) else by
         classes_of, groups_of = _columns(labels, by, groups=groups)
         of_row = number_values("labels", classes_of)
         self.dataset_rows = len(of_row)
-        self._within: _Groups | None = None
+        self._within: _ValueGroups | None = None
         if groups_of is not None:
             units = number_values("labels, groups", (classes_of, groups_of))
-            self._within = _Groups(units)
+            self._within = _ValueGroups(units)
             of_unit = np.zeros(len(self._within.sizes), np.int64)
             of_unit[units[units >= 0]] = of_row[units >= 0]
             of_row = of_unit
-        self._groups = _Groups(of_row)
+        self._groups = _ValueGroups(of_row)
         self.batch_size = as_count("batch_size", batch_size)
         self.repeat = bool(repeat)
         classes = len(self._groups.sizes)
@@ -190,11 +191,11 @@ class PKBatches:
 
     seeded = True
 
-    def __init__(self, values: Table | Values, p: int, k: int, by: Names | None = None) -> None:
+    def __init__(self, values: ColumnSource | Values, p: int, k: int, by: Names | None = None) -> None:
         (groups_of,) = _columns(values, by)
         of_row = number_values("values", groups_of)
         self.dataset_rows = len(of_row)
-        self._groups = _Groups(of_row)
+        self._groups = _ValueGroups(of_row)
         self.p, self.k = as_count("p", p), as_count("k", k)
         if len(self._groups.sizes) < self.p:
             raise UsageError(option="p", expected=f"at most the {len(self._groups.sizes)} different values", found=p)
@@ -274,7 +275,7 @@ class PairBatches:
 
     def __init__(
         self,
-        values: Table | Values,
+        values: ColumnSource | Values,
         batch_size: int,
         labels: Values | Names | None = None,
         groups: Values | Names | None = None,
@@ -304,18 +305,18 @@ class PairBatches:
         least = np.minimum.reduce(counts)
         paired = least >= (2 if labels is None else 1)
         kept = [np.where((of_row >= 0) & side & np.append(paired, False)[of_row], of_row, -1) for side in sides]
-        self._sides = [_Groups(side) for side in kept]
+        self._sides = [_ValueGroups(side) for side in kept]
         sizes = np.maximum.reduce([side.sizes for side in self._sides])
         self._pairs: IntArray = -(-sizes // 2) if labels is None else sizes
         if not len(sizes):
             raise UsageError(option="values", expected="two samples or more of one value", found="no pair")
-        self._groups: _Groups | None = None
+        self._groups: _ValueGroups | None = None
         if groups_of is not None:
             numbers = number_values("groups", groups_of)
             if len(numbers) != len(of_row):
                 raise UsageError(option="groups", expected=f"one for each of {len(of_row)} samples", found=len(numbers))
             side = self._sides[0]
-            self._groups = _Groups(numbers[side.shuffled(0, 0)[side.starts]])
+            self._groups = _ValueGroups(numbers[side.shuffled(0, 0)[side.starts]])
             self._pairs = np.maximum.reduceat(self._pairs[self._groups.shuffled(0, 0)], self._groups.starts)
 
     def __len__(self) -> int:
@@ -343,7 +344,53 @@ class PairBatches:
         return [pairs[start : start + self.batch_size] for start in range(0, len(pairs), self.batch_size)]
 
 
-class _Groups:
+class UniformBatches:
+    """The sequence of an order, divided into batches whose samples have one value, such as one shape.
+
+    Batches come in the order in which their last samples do, so that an order of blocks still reads block by block.
+    Every value has at most one batch that is not full. Rows without a value belong together.
+
+    Parameters
+    ----------
+    order : Order
+        Decides the rows of every epoch and their sequence.
+    values : array of int or sequence of str, (N,)
+        The value of each row.
+    batch_size : int
+        Samples of a batch, per rank.
+    drop_last : bool
+        Leave out the batches that are not full.
+
+    Raises
+    ------
+    UsageError
+        If the values are not one per row.
+    """
+
+    def __init__(self, order: Order, values: Values, batch_size: int, drop_last: bool) -> None:
+        self._order = order
+        self._numbers = number_values("batch_by", values)
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.dataset_rows = len(self._numbers)
+
+    def __call__(self, epoch: int) -> list[IntArray]:
+        """Return the batches of an epoch."""
+        rows = self._order.epoch(epoch).at(np.arange(len(self._order))).rows
+        numbers = self._numbers[rows]
+        places = np.argsort(numbers, kind="stable")
+        starts = np.flatnonzero(np.diff(numbers[places], prepend=-2))
+        ends = np.append(starts, len(places))[1:]
+        batches = [
+            places[first : min(first + self._batch_size, end)]
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            for first in range(start, end, self._batch_size)
+        ]
+        batches = [batch for batch in batches if len(batch) == self._batch_size or not self._drop_last]
+        return [rows[batch] for batch in sorted(batches, key=lambda batch: int(batch[-1]))]
+
+
+class _ValueGroups:
     """Rows by value. Rows without a value are in no group.
 
     Parameters
@@ -391,7 +438,10 @@ def number_values(name: str, values: Values) -> IntArray:
         return combined
     if isinstance(values, list) and any(isinstance(value, str) for value in values):
         values = ["" if value is None else value for value in values]
-    column: Any = np.ma.asarray(values)
+    try:
+        column: Any = np.ma.asarray(values)
+    except ValueError:  # arrays of different shapes
+        column = np.ma.empty((0, 0))
     found: npt.NDArray[Any] = column.data
     if found.ndim != 1 or (found.dtype.kind not in "iubUT" and found.size):
         raise UsageError(

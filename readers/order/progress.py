@@ -259,6 +259,15 @@ class EpochProgress:
         found = {name: state.get(name) for name in expected}
         if found != expected:
             differing = [name for name in expected if found[name] != expected[name]]
+            missing = [name for name in expected if name not in state]
+            if missing and {"epoch", "consumed"} <= set(state):
+                raise UsageError(
+                    option="state",
+                    expected="a state of this version",
+                    found=f"one of an earlier version, without {', '.join(missing)}",
+                    hint="continue with the version that saved it, or load only the model and start at the next epoch "
+                    "with set_epoch()",
+                )
             raise UsageError(
                 option="state",
                 expected="the state of this order",

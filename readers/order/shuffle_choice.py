@@ -71,6 +71,11 @@ class StoredData:
         """
         return self.cache_bytes // (2 * ranks_here() * max(1, self.shard_bytes))
 
+    @property
+    def holds_all(self) -> bool:
+        """True if the cache holds every shard that an epoch reads, so that any window fits."""
+        return self.cache_bytes >= self.fetched_bytes
+
     def bytes_to_mix(self, window: int) -> int:
         """Return the smallest cache size with this `largest_window`."""
         return 2 * window * ranks_here() * self.shard_bytes
@@ -83,7 +88,7 @@ class ShuffleChoice:
     Attributes
     ----------
     window : int or None
-        Largest number of blocks to mix, for which the cache of a remote dataset has room.
+        Largest number of blocks to mix, for which the cache of a remote dataset has room. None if any number fits.
     """
 
     shuffle: Shuffle
@@ -96,8 +101,11 @@ def choose_shuffle(stored: Sequence[StoredData], has_blocks: bool) -> ShuffleCho
     if not has_blocks:
         return ShuffleChoice("full", "the dataset has no blocks")
     if _is_remote(stored):
-        window = max(1, min(data.largest_window for data in stored))
-        cached = f", and its cache holds {2 * window} shards for each rank" if window < WINDOW_BLOCKS else ""
+        windows = [max(1, data.largest_window) for data in stored if not data.holds_all]
+        window = min(windows, default=None)
+        cached = ""
+        if window is not None and window < WINDOW_BLOCKS:
+            cached = f", and its cache holds {2 * window} shards for each rank"
         return ShuffleChoice("blocks", f"the dataset is in a store{cached}", window)
     residence = find_residence(stored)
     return ShuffleChoice("full" if residence.in_memory else "blocks", f"chosen for the dataset, since {residence}")
@@ -127,18 +135,18 @@ def ranks_here() -> int:
 def check_cache(stored: Sequence[StoredData], window: int) -> None:
     """Raise `UsageError` if a cache does not hold what the ranks of this machine mix in the order ``"blocks"``."""
     for data in stored:
-        if data.cache_bytes < data.fetched_bytes and data.largest_window < window:
+        if not data.holds_all and data.largest_window < window:
             most, needed = data.largest_window, data.bytes_to_mix(window)
             raise UsageError(
                 option="window" if most else "cache_size",
-                expected=f"at most {most} for a cache of {data.cache_bytes} bytes, because each of "
-                f"{counted(ranks_here(), 'rank')} needs two windows of shards of up to {data.shard_bytes} bytes"
+                expected=f"at most {most} for a cache of {_giga(data.cache_bytes)}, because each of "
+                f"{counted(ranks_here(), 'rank')} needs two windows of shards of up to {_giga(data.shard_bytes)}"
                 if most
-                else f"{needed} bytes or more for window={window} and {counted(ranks_here(), 'rank')}",
-                found=window if most else data.cache_bytes,
+                else f"{_giga(needed)} or more for window={window} and {counted(ranks_here(), 'rank')}",
+                found=window if most else _giga(data.cache_bytes),
                 hint=f"give window={most}, or a cache_size of {needed} bytes or more"
                 if most
-                else "increase it, or give a smaller window",
+                else f"give {needed} bytes or more, or a smaller window",
             )
 
 
@@ -257,7 +265,7 @@ def find_residence(stored: Sequence[StoredData]) -> CacheEstimate:
 
 
 def _giga(number: int) -> str:
-    return f"{number / 1e9:.1f} GB"
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
 
 
 def ranks_together() -> int:

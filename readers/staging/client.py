@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
@@ -31,7 +31,7 @@ _ANSWER_S = 10.0
 _TICK_S = 5.0
 """Time between messages of a stager that has nothing else to say (`readers.staging.server`)."""
 _SILENT_TICKS = 12
-"""Ticks without any message after which a stager is taken for suspended. Time in which this process is itself
+"""Ticks without any message after which a stager is treated as suspended. Time in which this process is itself
 suspended does not count."""
 _PAUSE_S = 0.02
 _LOG_BYTES = 2000
@@ -218,15 +218,16 @@ def client_of(given: Path) -> StagerClient:
         return found
 
 
-def stats() -> list[Mapping[str, Any]]:
-    """Return the counts of the stagers that this process is connected to."""
+def stats(folders: Collection[Path] | None = None) -> list[Mapping[str, Any]]:
+    """Return the counts of the stagers that this process is connected to, of all caches or of those in some folders."""
     with _lock:
-        clients = [client for client in _clients.values() if not client.lost]
-    found = []
-    for client in clients:
-        with suppress(StagerLostError):
-            found.append(client.ask("stats"))
-    return found
+        found = {folder: client for folder, client in _clients.items() if not client.lost}
+    counts = []
+    for folder, client in found.items():
+        if folders is None or folder in folders:
+            with suppress(StagerLostError):
+                counts.append(client.ask("stats"))
+    return counts
 
 
 def _connect(folder: CacheFolder) -> "tuple[Connection[Any, Any], int]":

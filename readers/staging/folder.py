@@ -39,9 +39,10 @@ class CachedDataset:
     url : str
         The place that it was first opened from.
     manifest : Manifest or None
-        None if the manifest in the cache is damaged, which the stager replaces when the dataset is opened.
+        None if the manifest in the cache is of a later version, or damaged. When the dataset is opened, the stager
+        replaces a damaged manifest.
     files : dict of str to int
-        Sizes of the files that are present, by name. All files in the folder if the manifest is damaged.
+        Sizes of the files that are present, by name. Without a manifest, of all files in the folder.
     """
 
     root: Path
@@ -126,7 +127,7 @@ class CacheFolder:
         """Yield the datasets, in the order of their keys."""
         for root in sorted(path for path in self.datasets.glob("*/*") if path.is_dir()) if self.exists else ():
             url, manifest, data = "(from an unknown place)", None, _read(root / MANIFEST_NAME)
-            source = _read(root.parent / _SOURCE)
+            source = _read(root.parent / _SOURCE) or _read(root / _SOURCE)  # where earlier versions wrote it
             if not data and not source:  # cleared, but it holds other files
                 continue
             with suppress(ValueError, KeyError, TypeError):
@@ -144,7 +145,7 @@ class CacheFolder:
     def clear(self, dataset: CachedDataset) -> None:
         """Delete the files of a dataset, and nothing else in its folder. The stager's lock must be held."""
         (dataset.root.parent / _SOURCE).unlink(missing_ok=True)
-        names = [*dataset.files, MANIFEST_NAME]
+        names = [*dataset.files, MANIFEST_NAME, _SOURCE]
         for name in names:
             (dataset.root / name).unlink(missing_ok=True)
         folders = {folder for name in names for folder in (dataset.root / name).parents}

@@ -79,6 +79,6 @@ def check_sides(field: Field, height: int, width: int) -> None:
         raise codec_error(field, expected=f"at most {IMAGE_PIXELS_MAX} pixels", found=f"an image of {width} x {height}")
 
 
-def shape_error(field: Field, image: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> CodecError:
+def shape_error(field: Field, shape: tuple[int, ...], out: npt.NDArray[np.uint8]) -> CodecError:
     """Return the error for a decoded image whose shape differs from the shape of its output array."""
-    return codec_error(field, expected=f"an image of shape {out.shape}", found=image.shape)
+    return codec_error(field, expected=f"an image of shape {out.shape}", found=shape)

@@ -49,7 +49,7 @@ def parquet_column(field: Field) -> ParquetColumn:
     if field.kind == "text":
         return ParquetColumn("strings", name)
     if field.kind == "bytes":
-        if field.is_encoded_image:
+        if field.is_encoded_image or field.is_encoded_video:
             return ParquetColumn("image", f"{name}.bytes")
         return ParquetColumn("binary", name)
     if not field.row_bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.codecs import image_types
+from shardspec.codecs import image_types, video_types
 from shardspec.columns import Buffer, IntArray
 from shardspec.formats.index import Stored
 from shardspec.formats.index import stored as stored_plainly
@@ -85,6 +85,10 @@ def member_of(field: Field) -> ShardMember:
     if image is not None:
         suffix = image.suffixes[0][1:]
         return ShardMember(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
+    video = video_types().get(field.codec.name)
+    if video is not None:
+        suffix = video.suffix[1:]
+        return ShardMember(field, suffix if field.name == "video" else f"{field.name}.{suffix}", "bytes")
     if field.kind == "bytes" and len(field.shape) == 1:
         return ShardMember(field, f"{field.name}.bin", "bytes")
     if field.name == "label" and field.is_scalar and field.dtype[1] in "iu":

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
+from botocore.credentials import CredentialProvider, CredentialResolver, DeferredRefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError, ConfigParseError, ProfileNotFound
 from botocore.session import Session
 
@@ -142,7 +143,8 @@ class Account:
     @cached_property
     def _client(self) -> Any:
         provide = self._given.get("credential_provider")
-        keys = self._given if provide is None else provide()
+        if provide is not None:
+            self._session.register_component("credential_provider", CredentialResolver([_GivenProvider(provide)]))
         return self._session.create_client(
             "s3",
             region_name=self.settings.get("region", "us-east-1"),
@@ -153,9 +155,9 @@ class Account:
                 signature_version=None if self.signs else UNSIGNED,
             ),
             # Without these, the session has its own.
-            aws_access_key_id=keys.get("access_key_id"),
-            aws_secret_access_key=keys.get("secret_access_key"),
-            aws_session_token=keys.get("session_token", keys.get("token")),
+            aws_access_key_id=self._given.get("access_key_id"),
+            aws_secret_access_key=self._given.get("secret_access_key"),
+            aws_session_token=self._given.get("session_token", self._given.get("token")),
         )
 
     def checksum(self, name: str, etag: str, *, exact: bool = False) -> Checksum | None:
@@ -219,3 +221,33 @@ class Account:
         except (BotoCoreError, ClientError) as error:
             text = cut(" ".join(str(error).split()), LONG)
             raise StoreError(text, place="/".join(filter(None, (self._url, name)))) from None
+
+
+class _GivenProvider(CredentialProvider):  # type: ignore[misc] # botocore has no types
+    """Credentials from a function of the user, which botocore calls again before they expire.
+
+    Parameters
+    ----------
+    provide : callable
+        Returns a dict as obstore asks for it. Credentials without ``expires_at`` are used for a while (`_LIFETIME`).
+    """
+
+    METHOD = "storage_options"
+
+    def __init__(self, provide: Callable[[], Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._provide = provide
+
+    def load(self) -> DeferredRefreshableCredentials:
+        """Return credentials that are obtained on first use."""
+        return DeferredRefreshableCredentials(self._fetch, self.METHOD)
+
+    def _fetch(self) -> dict[str, Any]:
+        keys = self._provide()
+        expires = keys.get("expires_at") or datetime.now(UTC) + _LIFETIME
+        return {
+            "access_key": keys.get("access_key_id"),
+            "secret_key": keys.get("secret_access_key"),
+            "token": keys.get("token"),
+            "expiry_time": expires.isoformat(),
+        }

@@ -51,6 +51,8 @@ class FieldType:
         Codec of an image.
     optional : bool
         Whether a value may be None.
+    in_time : bool
+        Whether the first axis of an array counts the frames of a video.
     """
 
     kind: FieldKind
@@ -60,6 +62,7 @@ class FieldType:
     listed: bool = False
     codec: NamedConfig | None = None
     optional: bool = False
+    in_time: bool = False
 
     def describe(self) -> str:
         """Describe the type for an error message."""
@@ -101,7 +104,8 @@ class FieldType:
             return Field(name, "bytes", "|u1", shape, self.codec)
         if None not in shape:
             return Field(name, "fixed", self.dtype, shape, classes=names, layout=layout)
-        return Field(name, "bytes" if None in shape[1:] else "ragged", self.dtype, shape)
+        codec = NamedConfig("raw", {"time": True} if self.in_time else {})
+        return Field(name, "bytes" if None in shape[1:] else "ragged", self.dtype, shape, codec)
 
     def to_json(self) -> dict[str, Any]:
         """Return the type as JSON."""
@@ -198,6 +202,11 @@ def common_shape(shapes: Iterable[Shape]) -> Shape:
 def is_image(array: np.ndarray[Any, Any]) -> bool:
     """Return whether an array has the dtype and shape of an image, uint8 (H, W, 3)."""
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
+
+
+def is_video(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array has the dtype and shape of a video, uint8 (T, H, W, 3)."""
+    return array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:

@@ -177,4 +177,10 @@ def _from_arrow_lists(place: str, column: Any, dtype: np.dtype[Any], axes: int, 
             raise UsageError(
                 place=f"{place}, row {row} (counted from 0)", expected="lists of numbers", found=shorten(value)
             ) from error
-    return ColumnValues(values, valid)
+    return ColumnValues(_with_axes(values, axes), valid)
+
+
+def _with_axes(values: Sequence[Any], axes: int) -> list[Any]:
+    """Give arrays of empty lists, which have fewer axes, the missing ones, as long as those of the first full array."""
+    full = next((value.shape for value in values if value is not None and value.size), (0,) * axes)
+    return [value if value is None else value.reshape(*value.shape, *full[value.ndim :]) for value in values]

@@ -4,6 +4,7 @@ import io
 import json
 import struct
 import tarfile
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]], mode: str = "w",
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def write_zip(path: Path, members: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
+    """A zip file by Python's ``zipfile``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
     return path
 
 

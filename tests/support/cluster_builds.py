@@ -1,6 +1,5 @@
 """Builds on a cluster of this machine that are under way, and are to be disturbed."""
 
-import math
 import os
 import random
 import subprocess
@@ -14,7 +13,7 @@ from packer.builds.planning.plan import TASK_ITEMS
 from support.builds import TESTS
 from support.command import COMMAND_LIMIT_S, arguments, environment
 from support.packed import check_whole, fingerprints
-from support.processes import command_of, is_alive, wait_for, workers_in
+from support.processes import is_alive, wait_for, workers_in
 from support.steps import GATE, LOG, read_log
 
 OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB")
@@ -24,19 +23,18 @@ _ITEMS = 12 * TASK_ITEMS - 5
 NAMES = [f"{'ab'[n > _ITEMS // 2]}/{n:03d}{'-bad' if n % TASK_ITEMS == 7 else ''}.png" for n in range(_ITEMS)]
 """Twelve tasks, each of which takes most of a second; at an item in its first half it can be held."""
 
-ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "100"))
-"""Rounds of random faults in all: of agents, under srun and under Ray."""
+ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "60"))
+"""Rounds of random faults."""
 
 SEED = int(os.environ.get("CLUSTER_SEED", str(random.randrange(10**6))))
 
 
-def rounds(of: str, share: float) -> Iterator[tuple[int, random.Random]]:
-    """Each round of random faults of one kind, a share of all: its number, and what chooses its faults."""
-    count = math.ceil(ROUNDS * share)
-    print(f"\n{count} rounds of random faults {of}, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)", flush=True)
-    for number in range(count):
-        yield number, random.Random(f"{SEED} {of} {number}")
-        print(f"round {number} {of}: the same bytes", flush=True)
+def rounds() -> Iterator[tuple[int, random.Random]]:
+    """Each round of random faults: its number, and what chooses its faults."""
+    print(f"\n{ROUNDS} rounds of random faults, seed {SEED} (CLUSTER_ROUNDS, CLUSTER_SEED)", flush=True)
+    for number in range(ROUNDS):
+        yield number, random.Random(f"{SEED} {number}")
+        print(f"round {number}: the same bytes", flush=True)
 
 
 class Run:
@@ -73,7 +71,7 @@ class Run:
             self.gate.touch()
         self.errors = folder / "errors"
         files = {LOG: str(self.log), GATE: str(self.gate)}
-        self.env = {**environment(python_path=TESTS, PACKER_LEASE_S="6", **files), **env}
+        self.env = {**environment(python_path=TESTS, **files), **env}
         self.command = arguments("build", images, self.out, *OPTIONS, *STEPS, "--engine", engine, *more)
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
@@ -134,20 +132,6 @@ class Run:
         check_whole(self.out)
         wait_for("the end of all workers", lambda: not any(is_alive(worker) for worker in self.workers()))
         return errors
-
-
-def program(process: int) -> bytes:
-    """What a process runs; empty if it is gone."""
-    return command_of(process).split(b"\0")[0]
-
-
-def variable_of(process: int, name: str) -> str:
-    """A variable of a process's environment; empty if the process is gone, or has none of that name."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-            if line.startswith(name.encode() + b"="):
-                return line.partition(b"=")[2].decode()
-    return ""
 
 
 def parent_of(process: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from packer.cli import main
+from shardspec.entries import strip_tag
 
 COMMAND_LIMIT_S = 300
 """Seconds. No command of the tests takes nearly as long; one that hangs fails its test."""
@@ -165,6 +166,13 @@ def start_packer(
         text=True,
         start_new_session=True,
     )
+
+
+def file_of(root: Path, name: str) -> Path:
+    """A file or folder of a dataset, by its name without the tag: ``"rejects.jsonl"`` or ``"shard-00000.lmdb"``."""
+    found = [path for path in root.rglob("*") if strip_tag(path.relative_to(root).as_posix()) == name]
+    (path,) = found or [root / name]
+    return path
 
 
 def read_jsonl(path: Path) -> list[Any]:

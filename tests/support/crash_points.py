@@ -1,11 +1,12 @@
 """Builds that are killed at every operation on files, one after another. Run as a program:
-``crash_points.py SOURCE FOLDER FIRST STEP [overwrite | update | replace]``.
+``crash_points.py SOURCE FOLDER FIRST STEP [overwrite | update | replace | shares]``.
 
 Each round forks, builds in the child, and has the child kill itself with a real SIGKILL just before its k-th operation
 (seen by an audit hook); then it forks again and lets the same build run to its end. It prints one JSON line per round:
 the operation, the state of the folder at that moment, and its state in the end. With ``overwrite``, each build replaces
 a dataset of smaller images; with ``update``, it adds the last third of the images to a dataset of the others; with
-``replace``, the first of the others is gone besides, and the second has changed.
+``replace``, the first of the others is gone besides, and the second has changed. With ``shares``, it is packed in two
+shares, whose pieces are then merged.
 """
 
 import json
@@ -19,9 +20,10 @@ from typing import Any
 
 import packer
 from packer import verify
-from packer.builds.parts.part import Part
+from packer.assembly.piece import Piece
 from packer.jobs.engines.inline import InlineEngine
 from packer.workspace import Workspace
+from packer.workspace.durable import read_record
 from shardspec.errors import NotADatasetError
 from shardspec.layout import Layout
 from support.media import scene, write_image
@@ -36,6 +38,7 @@ MODES: dict[str, dict[str, Any]] = {
     "overwrite": {"overwrite": True},
     "update": {"update": True},
     "replace": {"update": True, "changed": "replace", "gone": "drop"},
+    "shares": {},
 }
 
 OLD_SIZE = 8
@@ -45,8 +48,19 @@ NEW_SIZE = 16
 def build(source: Path, out: Path, mode: str) -> None:
     """The build that is crashed: several tasks, several shards, in one process."""
     how: dict[str, Any] = {"engine": "inline", "progress": False, **MODES[mode]}
-    steps = ("decode", "resize", "support.steps:log_items")
-    packer.build(source, out, steps=steps, size=NEW_SIZE, shard_size=20_000, label_from="folder", **how)
+    how |= {"steps": ("decode", "resize", "support.steps:log_items"), "size": NEW_SIZE, "shard_size": 20_000}
+    how |= {"label_from": "folder"}
+    if mode != "shares":
+        packer.build(source, out, **how)
+        return
+    for share in ("1/2", "2/2"):
+        packer.build(source, pieces_of(out), share=share, **how)
+    packer.merge([pieces_of(out)], out, engine="inline", progress=False)
+
+
+def pieces_of(out: Path) -> Path:
+    """The folder of pieces of a build in shares. Its operations on files are seen as those below `out`."""
+    return out.with_name(f"{out.name}.pieces")
 
 
 def build_old(source: Path, out: Path) -> None:
@@ -122,18 +136,16 @@ def run_hooked(call: Callable[[], None], out: Path, kill_at: int | None) -> tupl
 
 def look(out: Path) -> dict[str, Any]:
     """What a reader and a resume would find."""
-    space = Workspace(out / ".build")
-    if space.plan.exists():
-        space = space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"])
+    pieces, space = (open_workspace(path) for path in (pieces_of(out), out))
     found: dict[str, Any] = {"parts": [], "shards": {}, "readable": False}
     found["assembling"] = space.assembly.exists()
-    parts = [path for path in space.part_files() if path.suffix != ".partial"]
-    found["parts"] = sorted(report.name for path in parts for report in Part(path).reports())
+    parts = [path for one in (pieces, space) for path in one.part_files() if path.suffix != ".partial"]
+    found["parts"] = sorted(report.name for path in parts for report in Piece(path).items)
     for record in space.staging.glob("*/*/record.json"):
         if record.parent.suffix == ".partial":
             continue
-        for folder in (space.shard_folder, record.parent):
-            shard = folder / f"{record.parent.name}.lmdb"
+        for folder in (space.out, record.parent):
+            shard = folder / f"{read_record(record)['name']}.lmdb"
             if shard.exists():
                 found["shards"][shard.name] = [shard.stat().st_ino, shard.stat().st_mtime_ns]
     try:
@@ -142,10 +154,16 @@ def look(out: Path) -> dict[str, Any]:
         found["sizes"] = sorted({sample["image"].shape[0] for sample in read_samples(out)})
         found["samples"] = len(read_samples(out))
         found["problems"] = verify(out).problems
-        found["swapped"] = not space.successor.exists()
+        found["swapped"] = not space.assembly.exists()
     except NotADatasetError:
         pass
     return found
+
+
+def open_workspace(out: Path) -> Workspace:
+    """The workspace of a build, with the key of its plan if there is one."""
+    space = Workspace(out / ".build")
+    return space.of_plan(json.loads(space.plan.read_bytes())["fingerprint"]) if space.plan.exists() else space
 
 
 def identities(out: Path) -> dict[str, list[int]]:
@@ -160,14 +178,14 @@ def main(source: Path, folder: Path, first: int, step: int, mode: str) -> None:
     os.environ[LOG] = str(folder / "old.log")
     if mode == "overwrite":
         build_old(source, old)
-    elif mode:
+    elif mode in ("update", "replace"):
         build_part(source, folder / "aside", old)
         if mode == "replace":
             change_part(source)
     kill_at = first
     while True:
         out = folder / f"{kill_at:04d}"
-        if mode:
+        if old.exists():
             shutil.copytree(old, out)
         standing = identities(out)
         log = folder / f"{kill_at:04d}.log"

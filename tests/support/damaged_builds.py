@@ -94,20 +94,15 @@ def run(job: Callable[[], Any]) -> str:
 
 def follow(advice: str) -> None:
     """Delete what the message of an error says."""
-    found = re.search(
-        r": delete (/\S+(?: and /\S+)*)( and the other files that 'packer verify (\S+)' .*)?, and run", advice
-    )
+    found = re.search(r": delete (/\S+(?: and /\S+)*), and run", advice)
     assert found is not None, advice
-    paths = [Path(path) for path in found[1].split(" and ")]
-    if found[2]:
-        paths += [Path(found[3]) / name for name in packer.verify(found[3], progress=False).unlisted]
-    for path in dict.fromkeys(paths):
+    for path in map(Path, found[1].split(" and ")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def contents(out: Path) -> Manifest:
-    """The manifest, without times and temporary names. Old files may be left over, and are part of no dataset."""
-    return replace(Layout(out).load().with_own_names(), wall_clock={})
+    """The manifest, without times. Old files may be left over, and are part of no dataset."""
+    return replace(Layout(out).load(), wall_clock={})
 
 
 def one_round(out: Path, job: Callable[[], Any], expected: Manifest) -> str:

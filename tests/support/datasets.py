@@ -6,12 +6,13 @@ other.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packer.assembly.shard import place_shard, write_shard
+from packer.assembly.shard import write_shard
 from packer.assembly.writers.base import ShardSize
 from packer.workspace.durable import remove_tree
 from readers.formats import shards
@@ -179,8 +180,11 @@ def write_encoded(
         name = f"shard-{len(shards):05d}"
         published = root / ".build" / name
         published.parent.mkdir(exist_ok=True)
-        shards.append(write_shard(published, format, name, schema, size, batches))
-        assert place_shard(root, published) == shards[-1]
+        shard = write_shard(published, format, name, schema, size, batches)
+        for entry in shard.files:  # names of earlier versions, so that these keep being read
+            (root / entry.own_name).parent.mkdir(exist_ok=True)
+            (published / entry.name).rename(root / entry.own_name)
+        shards.append(replace(shard, name=name, files=tuple(replace(e, name=e.own_name) for e in shard.files)))
     remove_tree(root / ".build")
     counts = Counts(rows, rows, 0, 0, rows, 0, 0, 0)
     fingerprint = sha256_json([shard.to_json() for shard in shards])  # as of builds, another for other samples
@@ -196,7 +200,7 @@ def _write_index(root: Path, schema: Schema, encoded: Columns) -> list[Any]:
     entries = []
     for field in schema:
         if field.is_fixed and field.shape == ():
-            path = Layout(root).index(field.name)
+            path = root / "index" / f"{field.name}.npy"
             path.parent.mkdir(exist_ok=True)
             np.save(path, encoded[field.name], allow_pickle=False)
             entries.append(describe_file(root, path))

@@ -19,8 +19,9 @@ import numpy as np
 import packer
 from shardspec.layout import Layout
 from support.builds import QUIET
-from support.command import read_jsonl
+from support.command import file_of, read_jsonl
 from support.media import cut_file, scene, write_image
+from support.sound import write_sound
 from support.written import sample
 
 FROZEN = Path(__file__).parents[1] / "test_packer" / "frozen.json"
@@ -91,6 +92,29 @@ def frames(at: Path) -> Path:
     write_clip(at / "source" / "real" / "clip.mkv")
     write_clip(at / "source" / "fake" / "clip.mkv", 5)
     return build(set_times(at / "source"), at / "out", every=2, encode="png", format="tfrecord")
+
+
+def items(at: Path) -> Path:
+    """Whole videos without loss."""
+    write_clip(at / "source" / "real" / "clip.mkv")
+    write_clip(at / "source" / "fake" / "clip.mkv", 5)
+    return build(set_times(at / "source"), at / "out", sample="item", encode="ffv1", format="webdataset")
+
+
+def segments(at: Path) -> Path:
+    """Pieces of videos that overlap."""
+    write_clip(at / "source" / "real" / "clip.mkv", 20)
+    how: How = {"sample": "segment", "seconds": 0.2, "hop": 0.12, "encode": "ffv1"}
+    return build(set_times(at / "source"), at / "out", **how)
+
+
+def sounds(at: Path) -> Path:
+    """Pieces of lossless sound files with two channels, at their own rate, so that no resampler decides a sample."""
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, (2, 8000))
+    for number, name in enumerate(("fake/a.wav", "fake/b.flac", "real/c.wav", "real/d.flac")):
+        write_sound(at / "source" / name, noise[:, : 8000 - 900 * number], 8000)
+    how: How = {"preset": "sound", "seconds": 0.25, "hop": 0.2, "rest": "pad", "channels": "keep"}
+    return build(set_times(at / "source"), at / "out", **how)
 
 
 def table(at: Path) -> Path:
@@ -196,6 +220,9 @@ DATASETS: dict[str, Callable[[Path], Path]] = {
         resized,
         exact,
         frames,
+        items,
+        segments,
+        sounds,
         table,
         archive,
         boxes,
@@ -216,7 +243,10 @@ def describe(out: Path) -> dict[str, Any]:
     layout = Layout(out)
     manifest = layout.load()
     files = {entry.own_name: entry.sha256[:16] for entry in manifest.files if entry.own_name.startswith("index/")}
-    items, rejects = (read_jsonl(path) if path.exists() else [] for path in (layout.items, layout.rejects))
+    items, rejects = (
+        read_jsonl(path) if path.exists() else []
+        for path in (file_of(layout.root, "items.jsonl"), file_of(layout.root, "rejects.jsonl"))
+    )
     generations = [[one.kind, one.counts.to_json()] for one in manifest.generations]
     return {
         "digest": manifest.digest,

@@ -7,16 +7,15 @@ refuses and remembers them.
 import hashlib
 import json
 import re
-import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from support.command import environment
+from support.loopback import Handler, serving_state
 
 TOKEN = "hf_secret"
 _LARGE = 200
@@ -71,31 +70,18 @@ class FakeHub:
 @contextmanager
 def serving_hub() -> Iterator[FakeHub]:
     """Run a server until the end of the block."""
-    hub = FakeHub()
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        hub.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_state(FakeHub(), _Handler) as hub:
+        yield hub
 
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    hub: FakeHub
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
+    state: FakeHub
 
-    def log_message(self, *_: object) -> None: ...
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 -- the server calls it
         self._answer()
 
     do_HEAD = do_POST = do_PUT = do_CONNECT = do_GET  # noqa: N815
@@ -104,25 +90,25 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         request = f"{self.command} {unquote(self.path)}"
         if self.command == "CONNECT" or not self.path.startswith("/"):
-            self.hub.outside.append(request)
+            self.state.outside.append(request)
             return self._send(502)
-        self.hub.requests.append(request)
-        if self.hub.passing and "/api/" in request:
-            status, headers = self.hub.passing.pop(0)
+        self.state.requests.append(request)
+        if self.state.passing and "/api/" in request:
+            status, headers = self.state.passing.pop(0)
             if status:
                 return self._send(status, **headers)
             self.close_connection = True
             return None
-        for pattern, status in self.hub.failing.items():
+        for pattern, status in self.state.failing.items():
             if re.search(pattern, request):
                 return self._send(status)
         path = unquote(urlsplit(self.path).path)
         if found := re.fullmatch(r"/cdn/(\w+)", path):
             assert "authorization" not in self.headers, "the token must not leave the Hub"
-            return self._send_file(self.hub.blobs[found[1]])
+            return self._send_file(self.state.blobs[found[1]])
         if found := re.fullmatch(r"/lfs/(\w+)", path):
             assert _sha(body) == found[1]
-            self.hub.blobs[found[1]] = body
+            self.state.blobs[found[1]] = body
             return self._send(200)
         if self.headers.get("authorization") != f"Bearer {TOKEN}":
             return self._missing("RepoNotFound", 401)
@@ -132,16 +118,16 @@ class _Handler(BaseHTTPRequestHandler):
             given = json.loads(body)
             name = f"{given['organization']}/{given['name']}"
             assert given["type"] == "dataset"
-            self.hub.repositories[name] = [{".gitattributes": b"*.npy filter=lfs"}]
+            self.state.repositories[name] = [{".gitattributes": b"*.npy filter=lfs"}]
             if given.get("visibility") == "private":
-                self.hub.private.add(name)
-            return self._send(200, {"url": f"{self.hub.address}/datasets/{name}"})
+                self.state.private.add(name)
+            return self._send(200, {"url": f"{self.state.address}/datasets/{name}"})
         if found := re.fullmatch(r"(?:/api)?/datasets/([\w.-]+/[\w-]+(?:\.[\w-]+)*?)(?:\.git)?(/.*)", path):
             return self._of_repository(found[1], found[2], body)
         return self._send(404)
 
     def _of_repository(self, name: str, path: str, body: bytes) -> None:
-        commits = self.hub.repositories.get(name)
+        commits = self.state.repositories.get(name)
         if commits is None:
             return self._missing("RepoNotFound")
         if path == "/info/lfs/objects/batch":
@@ -167,8 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._missing("EntryNotFound")
             if len(files[rest]) < _LARGE:
                 return self._send_file(files[rest])
-            self.hub.blobs[_sha(files[rest])] = files[rest]
-            other = self.hub.address.replace("127.0.0.1", "localhost")
+            self.state.blobs[_sha(files[rest])] = files[rest]
+            other = self.state.address.replace("127.0.0.1", "localhost")
             return self._send(302, location=f"{other}/cdn/{_sha(files[rest])}")
         if action == "preupload":
             return self._send(200, {"files": [self._mode(one, files) for one in json.loads(body)["files"]]})
@@ -185,13 +171,13 @@ class _Handler(BaseHTTPRequestHandler):
             elif line["key"] == "file":
                 files[value["path"]] = b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                files[value["path"]] = self.hub.blobs[value["oid"]]
+                files[value["path"]] = self.state.blobs[value["oid"]]
             else:
                 assert line["key"] == "deletedFile"
                 del files[value["path"]]
         commits.append(files)
         return self._send(
-            200, {"commitUrl": f"{self.hub.address}/datasets/a/b/commit/1", "commitOid": f"{len(commits) - 1:040x}"}
+            200, {"commitUrl": f"{self.state.address}/datasets/a/b/commit/1", "commitOid": f"{len(commits) - 1:040x}"}
         )
 
     def _describe(self, path: str, data: bytes) -> dict[str, Any]:
@@ -204,8 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         return {"path": given["path"], "uploadMode": mode, "shouldIgnore": False}
 
     def _upload(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        actions = {"actions": {"upload": {"href": f"{self.hub.address}/lfs/{given['oid']}"}}}
-        return {**given, **({} if given["oid"] in self.hub.blobs else actions)}
+        actions = {"actions": {"upload": {"href": f"{self.state.address}/lfs/{given['oid']}"}}}
+        return {**given, **({} if given["oid"] in self.state.blobs else actions)}
 
     def _missing(self, code: str, status: int = 404) -> None:
         self._send(status, {"error": code}, **{"X-Error-Code": code})

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from readers import Loader, open_dataset
 from readers.lightning import PackedDataModule
+from readers.lightning.module import LoaderKind
 from readers.order import shuffle_choice
 
 SAMPLES, BATCH_SIZE, SAVED_AFTER = 59, 4, 3
@@ -73,11 +74,19 @@ class SaveInside(Callback):
             trainer.save_checkpoint(self.path)
 
 
-def make_data(path: Path, kind: str = "threads", **options: Any) -> PackedDataModule:
+def make_data(
+    path: Path, kind: LoaderKind = "threads", batch_size: int | None = BATCH_SIZE, **options: Any
+) -> PackedDataModule:
     """A part of a dataset, of a size that is not a multiple of the ranks or of a batch."""
     dataset = open_dataset(path, fields=["key", "image", "label"])
-    options = {"batch_size": BATCH_SIZE, "seed": 5, "workers": 1, **options}
-    return PackedDataModule(dataset.subset(range(SAMPLES)), dataset.subset(range(7)), loader=kind, **options)
+    return PackedDataModule(
+        dataset.subset(range(SAMPLES)),
+        dataset.subset(range(7)),
+        batch_size=batch_size,
+        loader=kind,
+        train_options={"seed": 5, "workers": 1, **options},
+        val_options={"workers": 1, "batch_size": BATCH_SIZE if batch_size is None else None},
+    )
 
 
 def make_batches(path: Path, kind: str, rank: int) -> Loader | DataLoader[Any]:
@@ -106,12 +115,13 @@ def main(path: Path, out: Path) -> None:
     """Both trainings on this rank."""
     torch.set_num_threads(1)
     checkpoint = out / "inside.ckpt"
-    own = {"order": batches_of, "batch_size": None, "eval_batch_size": BATCH_SIZE}
-    for name, kind, resumed, options in (
+    own = {"order": batches_of, "batch_size": None}
+    runs: tuple[tuple[str, LoaderKind, Path | None, dict[str, Any]], ...] = (
         ("first", "threads", None, {}),
         ("second", "processes", checkpoint, {}),
         ("own", "threads", None, own),
-    ):
+    )
+    for name, kind, resumed, options in runs:
         model = Recorder()
         saver = SaveInside(out / "own.ckpt" if options else checkpoint, 1)
         trainer = make_trainer(out, strategy="ddp", devices=2, callbacks=[] if resumed else [saver])
@@ -120,10 +130,11 @@ def main(path: Path, out: Path) -> None:
         (out / f"{name}-{trainer.global_rank}.json").write_text(json.dumps(result))
         trainer.strategy.barrier()
     stopped = out / "stopped.ckpt"
-    for name, kind, resumed, steps in (
+    ends: tuple[tuple[str, LoaderKind, Path | None, int], ...] = (
         ("stopped", "threads", None, -(-SAMPLES // (2 * BATCH_SIZE)) + SAVED_AFTER),
         ("continued", "processes", stopped, -1),
-    ):
+    )
+    for name, kind, resumed, steps in ends:
         model, trainer = Recorder(), make_trainer(out, strategy="ddp", devices=2, max_steps=steps)
         trainer.fit(model, datamodule=make_data(path, kind), ckpt_path=resumed)
         if resumed is None:

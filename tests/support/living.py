@@ -26,7 +26,7 @@ from PIL import Image
 
 import packer
 from packer.workspace import Workspace
-from packer.workspace.replacement import finish_replacement
+from packer.workspace.replacement import finish
 from readers import open_dataset
 from shardspec.errors import DatasetChangedError, UsageError
 from shardspec.layout import Layout
@@ -252,7 +252,7 @@ class Living:
 
     def finish(self) -> None:
         """Do what the next call does first, which may itself be killed."""
-        finish_replacement(Workspace(self.out / ".build"))
+        finish(Workspace(self.out / ".build"))
 
     def items_digest(self) -> str | None:
         """Which report of items is the dataset's."""

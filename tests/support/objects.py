@@ -2,13 +2,13 @@
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from support.loopback import Handler, serving_state
 
 
 @dataclass
@@ -58,27 +58,14 @@ class ObjectServer:
 @contextmanager
 def serving_objects() -> Iterator[ObjectServer]:
     """Run a server until the end of the block."""
-    found = ObjectServer()
-    handler = type("Handler", (_Handler,), {"state": found})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        found.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield found
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_state(ObjectServer(), _Handler) as found:
+        yield found
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     state: ObjectServer
-    protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None: ...
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 -- the server calls it
         state = self.state
         state.seen.append((f"{self.command} {self.path}", dict(self.headers)))
         if self.command == "GET" and state.on_get is not None:

@@ -11,6 +11,7 @@ from shardspec.codecs import codec_for
 from shardspec.entries import total
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
+from support.command import file_of
 from support.datasets import manifest_document, open_shard, read_rows
 
 
@@ -36,12 +37,14 @@ def check_whole(root: Path) -> Manifest:
     entries = manifest.entries
     for entry in entries:
         layout.check_digest(entry)
-    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} - {"README.md"}
     assert files == {"manifest.json", *(entry.name for entry in entries)}
     counts = total(manifest.generations)
-    items = [json.loads(line) for line in layout.items.read_text("utf-8").split("\n") if line]
-    rejects = [json.loads(line) for line in layout.rejects.read_text("utf-8").split("\n") if line]
-    gone = sum(item["state"] == "gone" for item in items)
+    items = [json.loads(line) for line in file_of(layout.root, "items.jsonl").read_text("utf-8").split("\n") if line]
+    rejects = [
+        json.loads(line) for line in file_of(layout.root, "rejects.jsonl").read_text("utf-8").split("\n") if line
+    ]
+    gone = sum(item["state"] in ("gone", "removed") for item in items)
     assert counts.items == len(items) - gone == counts.packed_items + counts.rejected_items
     assert counts.packed_items == sum(item["state"] == "packed" for item in items)
     assert {reject["item"] for reject in rejects if reject["kind"] == "item"} == {

@@ -6,6 +6,15 @@ from pathlib import Path
 
 from support.command import COMMAND_LIMIT_S, environment
 
+# Gloo's threads outlive the process group, and one that still holds a tensor aborts the process while the interpreter
+# is being torn down (described in pytorch/pytorch#179291). So a rank runs what is registered for its exit, and leaves.
+_LEAVE = """
+import atexit, os, sys
+atexit._run_exitfuncs()
+sys.stdout.flush()
+os._exit(0)
+"""
+
 
 def run_script(*arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run Python on a file, on ``-m`` and a module, or on ``-c`` and a text, with its arguments; it must succeed."""
@@ -34,7 +43,7 @@ def run_ranks(script: str, *arguments: object, each: tuple[object, ...] = ("", "
     """
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments), str(rank), str(own)],
+            [sys.executable, "-c", script + _LEAVE, *map(str, arguments), str(rank), str(own)],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ _PORT = 6399
 _STORE_BYTES = 78_643_200  # Ray takes no less
 _LIMITS = {
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "8",
     "RAY_raylet_start_wait_time_s": "240",
 }
 """A lost node is soon seen, and a new one may be slow to start."""
@@ -70,7 +70,7 @@ class Ray:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
@@ -80,10 +80,10 @@ class Ray:
         """Start the head, which has no cores."""
         self._start("--head", f"--port={_PORT}", "--num-cpus=0", "--include-dashboard=false", "--disable-usage-stats")
 
-    def start_node(self) -> int:
-        """Start a node; the process of its raylet."""
+    def start_node(self, *prefix: str, **env: str) -> int:
+        """Start a node, by a command that a prefix may wrap, with more variables; the process of its raylet."""
         before = set(self.raylets())
-        self._start(f"--address={self.address}", f"--num-cpus={CPUS}")
+        self._start(f"--address={self.address}", f"--num-cpus={CPUS}", prefix=prefix, env=env)
         return wait_for("the raylet", lambda: set(self.raylets()) - before).pop()
 
     def raylets(self) -> list[int]:
@@ -97,10 +97,10 @@ class Ray:
                 os.kill(process, signal.SIGKILL)
         wait_for("the end of Ray", lambda: not any(is_alive(process) for process in self._processes()), 0.05)
 
-    def _start(self, *options: str) -> None:
+    def _start(self, *options: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         store = f"--object-store-memory={_STORE_BYTES}"
-        self.run(ray, "start", "--node-ip-address=127.0.0.1", store, *options)
+        self.run(*prefix, ray, "start", "--node-ip-address=127.0.0.1", store, *options, env=env)
 
     def _processes(self) -> list[int]:
         """All processes of the namespace but the one that holds it."""

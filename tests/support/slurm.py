@@ -1,6 +1,7 @@
-"""A Slurm cluster on this machine: three nodes, free ports, a temporary folder, its own munge. Nothing outlives it.
+"""A Slurm cluster on this machine: three nodes, a temporary folder, its own network and munge. Nothing outlives it.
 
-A guard, a process of its own, ends every daemon and every job when the test process ends, however it ends.
+Each node has an address, processes and a folder ``/mnt`` that the others do not see. A guard, a process of its own, ends
+every daemon and every job when the test process ends, however it ends.
 """
 
 import itertools
@@ -16,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from support.command import COMMAND_LIMIT_S
 from support.processes import is_alive, wait_for
 
@@ -28,15 +31,27 @@ CPUS = 2
 MEMORY_MB = 1500
 """Of each node, which a job gets a share of: jobs without `--mem` get all of it."""
 
+_NETWORK = "10.77.0"
+
+_NODE = """\
+mount -t tmpfs none /mnt
+mount --bind {folder}/hosts /etc/hosts
+ip link set lo up
+until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
+ip address add {address}/24 dev eth0
+ip link set eth0 up
+exec {slurmd} -D -f {folder}/slurm.conf -N {node}
+"""
+"""Shell script of a node, the first process of its namespaces. The device is given to it from outside."""
+
 _CONF = """\
 ClusterName=local
-SlurmctldHost=localhost(127.0.0.1)
+SlurmctldHost=localhost({network}.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
 CredType=cred/munge
-SlurmctldPort={port}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -66,7 +81,10 @@ def missing() -> str:
     if sys.platform != "linux" or os.geteuid() != 0:
         return "Slurm's daemons need root on Linux"
     lacking = [name for name in ("slurmctld", "slurmd", "srun", "munged") if _program(name) is None]
-    return f"not installed: {', '.join(lacking)} (packages {' '.join(PACKAGES)})" if lacking else ""
+    if lacking:
+        return f"not installed: {', '.join(lacking)} (packages {' '.join(PACKAGES)})"
+    tried = subprocess.run(["unshare", "--net", "ip", "link", "add", "br0", "type", "bridge"], capture_output=True)
+    return "" if tried.returncode == 0 else "a network of its own needs iproute2, and the right to make bridges"
 
 
 class Slurm:
@@ -79,15 +97,17 @@ class Slurm:
         To be added to that of every command that speaks to it.
     """
 
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str], network: int) -> None:
         self._folder = folder
         self.nodes = tuple(nodes)
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self._inside = ["nsenter", "--net", f"--target={network}"]
+        self._running: dict[str, int] = {}
 
     def run(self, *command: str, expect: int | None = 0, env: Mapping[str, str] | None = None) -> str:
         """Run one of Slurm's commands, or another under them; what it printed."""
         done = subprocess.run(
-            command,
+            [*self._inside, *command],
             env={**os.environ, **(env or {}), **self.environment},
             capture_output=True,
             text=True,
@@ -108,17 +128,34 @@ class Slurm:
         return dict(line.split() for line in listed.splitlines())
 
     def start_node(self, node: str) -> None:
-        """Start a node's daemon, again after `kill_node`."""
-        with suppress(OSError):
-            (self._folder / f"slurmd-{node}.pid").unlink()
-        self.run(_require("slurmd"), "-f", self.environment["SLURM_CONF"], "-N", node)
+        """Start a node, again after `kill_node`."""
+        address = address_of(self.nodes.index(node))
+        script = _NODE.format(folder=self._folder, address=address, slurmd=_require("slurmd"), node=node)
+        namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        # No child of this process, whose tests must not leave any behind. `setsid` does not fork here.
+        start = 'setsid "$@" </dev/null >/dev/null 2>&1 & echo $!'
+        outer = int(self.run("sh", "-c", start, "sh", *namespaces, "sh", "-c", script))
+        self._running[node] = outer
+        (inner,) = wait_for("the node's first process", lambda: [one.pid for one in psutil.Process(outer).children()])
+        # The peer of a device goes with the network in which the other end was.
+        link = ["ip", "link", "add", f"to-{node}", "type", "veth", "peer", "name", "eth0", "netns", str(inner)]
+        wait_for("the node's network", lambda: self._try(*link), 0.05)
+        self.run("ip", "link", "set", f"to-{node}", "master", "br0", "up")
 
-    def kill_node(self, node: str, how: int = signal.SIGKILL) -> None:
-        """Signal a node's daemon: SIGKILL to lose it, SIGSTOP to make it deaf. What runs on the node runs on."""
-        daemon = self._daemon(node)
-        os.kill(daemon, how)
-        if how == signal.SIGKILL:
-            wait_for("the end of slurmd", lambda: not is_alive(daemon))
+    def kill_node(self, node: str) -> None:
+        """Lose a node, with all that runs on it."""
+        with suppress(ProcessLookupError):
+            os.kill(self._running[node], signal.SIGKILL)
+        wait_for("the end of the node", lambda: not is_alive(self._running[node]))
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self._running:
+            self.kill_node(node)
+
+    def _try(self, *command: str) -> bool:
+        done = subprocess.run([*self._inside, *command], capture_output=True, check=False)
+        return done.returncode == 0
 
     def rest(self) -> None:
         """End all jobs, bring lost nodes back, and wait until every node is idle."""
@@ -128,9 +165,7 @@ class Slurm:
     def _rests(self, look: int) -> bool:
         """Whether nothing runs and all nodes are well; otherwise, what stands in the way is told to go."""
         for node in self.nodes:
-            with suppress(OSError):
-                self.kill_node(node, signal.SIGCONT)
-            if not is_alive(self._daemon(node)):
+            if not is_alive(self._running[node]):
                 self.start_node(node)
         if jobs := list(self.jobs()):
             self.run("scancel", "--quiet", *jobs, expect=None)
@@ -147,9 +182,6 @@ class Slurm:
     def _set(self, node: str, state: str, *more: str) -> None:
         self.run("scontrol", "update", f"NodeName={node}", f"State={state}", *more, expect=None)
 
-    def _daemon(self, node: str) -> int:
-        return int((self._folder / f"slurmd-{node}.pid").read_text())
-
     def log(self) -> str:
         """The ends of all logs, for a failure."""
         return "\n".join(
@@ -165,27 +197,33 @@ def cluster(nodes: Sequence[str] = ("n1", "n2", "n3")) -> Iterator[Slurm]:
     folder.chmod(0o755)
     with ExitStack() as stack:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "support.slurm", str(folder)],
+            ["unshare", "--net", sys.executable, "-m", "support.slurm", str(folder)],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
         stack.callback(guard.wait)
         assert guard.stdin is not None
+        assert guard.stdout is not None
+        stack.callback(guard.stdout.close)
         stack.callback(guard.stdin.close)
+        guard.stdout.readline()
         for name in ("state", "log", "munge", *(f"spool-{node}" for node in nodes)):
             (folder / name).mkdir()
-        # Held until the daemons bind them, so that no other cluster is given the same.
-        ports = _free_ports(1 + len(nodes))
-        conf = _CONF.format(folder=folder, port=ports[0])
-        for node, port in zip(nodes, ports[1:], strict=True):
+        conf = _CONF.format(folder=folder, network=_NETWORK)
+        hosts = "127.0.0.1 localhost\n"
+        for number, node in enumerate(nodes):
             conf += (
-                f"NodeName={node} NodeHostname={socket.gethostname().partition('.')[0]} NodeAddr=127.0.0.1 Port={port} "
-                f"CPUs={CPUS} RealMemory={MEMORY_MB} State=UNKNOWN\n"
+                f"NodeName={node} NodeHostname={socket.gethostname().partition('.')[0]} "
+                f"NodeAddr={address_of(number)} CPUs={CPUS} RealMemory={MEMORY_MB} State=UNKNOWN\n"
             )
+            hosts += f"{address_of(number)} {node}\n"
+        (folder / "hosts").write_text(hosts)
         conf += "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         (folder / "slurm.conf").write_text(conf)
-        slurm = Slurm(folder, nodes)
+        slurm = Slurm(folder, nodes, guard.pid)
+        stack.callback(slurm.close)
         _start_munge(slurm, folder / "munge")
         slurm.run(_require("slurmctld"), "-f", slurm.environment["SLURM_CONF"])
         wait_for("slurmctld", lambda: "UP" in slurm.run("scontrol", "ping", expect=None), 0.1)
@@ -206,12 +244,9 @@ def _start_munge(slurm: Slurm, folder: Path) -> None:
     slurm.run(_require("munged"), f"--socket={folder / 'socket'}", *files)
 
 
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+def address_of(node: int) -> str:
+    """The address of a node, given its number."""
+    return f"{_NETWORK}.{11 + node}"
 
 
 def _program(name: str) -> str | None:
@@ -228,8 +263,16 @@ def _guard(folder: Path) -> None:
     """Wait for the end of the test process; then end the daemons by their pid files, and what they started."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    for command in (
+        "link set lo up",
+        "link add br0 type bridge",
+        f"address add {_NETWORK}.1/24 dev br0",
+        "link set br0 up",
+    ):
+        subprocess.run(["ip", *command.split()], check=True)
+    print("up", flush=True)
     sys.stdin.buffer.read()
-    for path in (*folder.glob("*.pid"), folder / "munge" / "pid"):
+    for path in (folder / "slurmctld.pid", folder / "munge" / "pid"):
         with suppress(OSError, ValueError):
             os.kill(int(path.read_text()), signal.SIGKILL)
     mark = os.fsencode(f"SLURM_CONF={folder / 'slurm.conf'}")

@@ -1,4 +1,4 @@
-"""Small videos with sound, written with PyAV."""
+"""Small videos with sound, and sound files, written with PyAV."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -93,3 +93,52 @@ def straight(path: Path, rate: int) -> tuple[npt.NDArray[np.int16], float]:
         parts += resampler.resample(None)
     assert start is not None
     return np.concatenate([part.to_ndarray()[0] for part in parts]), start
+
+
+SOUND_CODECS = {
+    ".wav": "pcm_s16le",
+    ".flac": "flac",
+    ".mp3": "libmp3lame",
+    ".m4a": "aac",
+    ".opus": "libopus",
+    ".ogg": "flac",
+    ".oga": "libopus",
+    ".aif": "pcm_s16be",
+    ".aiff": "pcm_s16be",
+    ".aac": "aac",
+}
+"""The usual codec of each suffix. Vorbis has no encoder of one channel in PyAV, so that an .ogg holds FLAC."""
+
+
+def write_sound(
+    path: Path, wave: npt.NDArray[np.float64], rate: int, *, options: Mapping[str, str] | None = None, codec: str = ""
+) -> Path:
+    """Write a sound file of the type that the suffix names.
+
+    Parameters
+    ----------
+    wave : ndarray, (N,) or (C, N)
+        From -1 to 1.
+    options : mapping, optional
+        Of the container.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    samples = np.atleast_2d(wave)
+    layout = "mono" if len(samples) == 1 else "stereo"
+    kind = {".m4a": "mp4", ".aac": "adts", ".aif": "aiff", ".oga": "ogg"}.get(path.suffix.lower())
+    with av.open(str(path), "w", format=kind, options=dict(options or {})) as output:
+        stream = output.add_stream(codec or SOUND_CODECS[path.suffix.lower()], rate=rate, layout=layout)
+        to_codec, step = AudioResampler(stream.format.name, layout, rate), stream.codec_context.frame_size or 1024
+        whole = np.round(samples.T * 32767).astype(np.int16)
+        for first in range(0, len(whole), step):
+            block = av.AudioFrame.from_ndarray(whole[first : first + step].reshape(1, -1), "s16", layout)
+            block.sample_rate, block.time_base, block.pts = rate, Fraction(1, rate), first
+            for frame in to_codec.resample(block):
+                output.mux(stream.encode(frame))
+        output.mux(stream.encode())
+    return path
+
+
+def tone(hertz: float, seconds: float, rate: int, loud: float = 0.5) -> npt.NDArray[np.float64]:
+    """A sine wave."""
+    return loud * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)

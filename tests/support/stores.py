@@ -53,6 +53,9 @@ class StoreServer:
         names = re.findall(r"<Key>(.*?)</Key>.*?<Size>(\d+)</Size>", answer, re.DOTALL)
         return {name.removeprefix(f"{prefix}/"): int(size) for name, size in names}
 
+    def make_bucket(self, name: str) -> None:
+        self._request("PUT", f"/{name}")
+
     def put(self, name: str, data: bytes) -> None:
         self._request("PUT", f"/{BUCKET}/{name}", data)
 
@@ -73,7 +76,7 @@ def serving() -> Iterator[StoreServer]:
         try:
             assert process.stdout is not None
             server = StoreServer(f"http://127.0.0.1:{int(process.stdout.readline())}")
-            server._request("PUT", f"/{BUCKET}")
+            server.make_bucket(BUCKET)
             yield server
         finally:
             process.kill()

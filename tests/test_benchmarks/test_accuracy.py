@@ -5,7 +5,7 @@ import torch
 from benchmarks.accuracy import ARMS, PHOTOGRAPHS, measure, table
 
 
-def test_every_arm_gives_a_curve(tmp_path):
+def test_every_variant_yields_a_curve(tmp_path):
     random = torch.get_rng_state()
     curves = measure(tmp_path, seeds=1, epochs=1, count=8)
     torch.set_rng_state(random)

@@ -21,7 +21,7 @@ from benchmarks.tables import READING, TABLES, compared_table
 DOCUMENTED = (*READING, "augment", "clips", "pack_faces", "pack_pictures", "pack_scale", "remote")
 TOGETHER = (
     ("peers-raw-20261121", "peers-jpeg-20261121", "peers-photo500-20261121"),
-    ("peers-recipes-20261122-6", "peers-recipes-20261122-7"),
+    ("peers-raw-20261128", "peers-jpeg-20261128", "peers-photo-20261128"),
     ("cold-20261121", "larger-20261121"),
 )
 """Results that the docs show in one table."""
@@ -104,7 +104,7 @@ def test_the_image_shows_all_and_is_the_same_each_time(results: Path, tmp_path: 
     assert first.count(b"stroke-dasharray") == 4  # two lines, and the two of their names
 
 
-def test_what_is_no_result_is_refused(results: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_result_is_refused(results: Path, tmp_path: Path) -> None:
     results.write_text(json.dumps(json.loads(results.read_text()) | {"benchmark": "cooking"}))
     with pytest.raises(SystemExit, match="expected the JSON of one of"):
         run("tables", results)
@@ -112,7 +112,7 @@ def test_what_is_no_result_is_refused(results: Path, tmp_path: Path) -> None:
         run("tables", tmp_path / "none.json")
 
 
-def test_runs_of_the_detector_stand_side_by_side(tmp_path: Path) -> None:
+def test_runs_of_the_detector_are_compared_side_by_side(tmp_path: Path) -> None:
     paths = []
     for number, times in enumerate((3.0, 3.5)):
         numbers = dict.fromkeys(("ms", "best_ms", "iou_mean", "iou_min", "points_max"), 1.0)

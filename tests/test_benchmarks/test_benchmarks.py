@@ -47,7 +47,7 @@ def readers_document(folder: Path) -> dict[str, Any]:
     return run("readers", folder, "--kinds", "raw", "--formats", "npy", "parquet", "--only", *only)[0]
 
 
-def test_readers_measure_all_rows_beside_the_limits(readers_document: dict[str, Any]) -> None:
+def test_readers_measure_all_rows_next_to_the_limits(readers_document: dict[str, Any]) -> None:
     (group,) = readers_document["groups"]
     assert group["limit"] == "gather, reused buffers"
     assert {row["name"] for row in group["rows"] if row["ours"]} == {
@@ -89,7 +89,7 @@ def test_a_dataset_on_a_slow_server(folder: Path) -> None:
     ]
 
 
-def test_a_memory_group_holds_what_is_in_it_and_is_gone_afterwards() -> None:
+def test_a_memory_group_limits_its_process_and_is_removed() -> None:
     before, groups = usable_memory(), Path("/proc/self/cgroup").read_text()
     try:
         with memory_group(100 << 20) as group:
@@ -128,7 +128,7 @@ def test_peers_without_the_peers(folder: Path) -> None:
         assert "ffcv" in rows["FFCV"]["error"]
 
 
-def test_a_peer_and_a_format_of_ours_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_peer_and_format_has_a_separate_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SourceImages", "pack_ours", "pack_peer"):
         monkeypatch.setattr(peers, name, lambda *_, **__: {})
     for kind in peers.KINDS:

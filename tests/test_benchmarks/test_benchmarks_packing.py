@@ -35,7 +35,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_both_ways_of_packing_faces_cut_the_same_ones(video: Path, tmp_path: Path) -> None:
+def test_both_ways_of_packing_faces_cut_the_same_faces(video: Path, tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     options = ("--every", 2, "--copies", 1, "--runs", 1, "--workers", 1)
     found = run("pack_faces", tmp_path, video, *options)
@@ -57,7 +57,7 @@ def test_stages_of_the_build_of_faces_are_measured(video: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
+def test_a_failing_build_reports_no_figure(tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     faceless = write_frames(tmp_path / "coffee.mp4", views(FRAMES, faceless=range(FRAMES)))
     options = ("--every", "2", "--copies", "1", "--runs", "1", "--workers", "1")
@@ -68,7 +68,7 @@ def test_a_build_that_fails_gives_no_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_what_packing_costs_an_item_is_measured_for_each_process(tmp_path: Path) -> None:
+def test_the_cost_of_packing_an_item_is_measured_for_each_process(tmp_path: Path) -> None:
     options = ("--items", 40, "--files", 3, "--workers", 1, "--no-readers", "--commands", "build", "inspect")
     (group,) = run("pack_scale", tmp_path, *options)["groups"]
     assert (group["items"], list(group["commands"])) == (40, ["build", "inspect"])
@@ -79,7 +79,7 @@ def test_what_packing_costs_an_item_is_measured_for_each_process(tmp_path: Path)
     assert 0 < build["coordinator_cpu_s"] < build["cpu_s"] < 10 * build["seconds"]
 
 
-def test_the_table_of_many_items_says_what_each_further_item_costs() -> None:
+def test_the_table_of_many_items_shows_the_cost_of_each_further_item() -> None:
     spent = {"coordinator_bytes": 9e6, "worker_bytes": 0, "worker_own_bytes": 0}
     groups = [
         {
@@ -118,7 +118,7 @@ def test_every_way_of_packing_images_is_measured(tmp_path: Path) -> None:
     assert not list((tmp_path / "work" / "work").glob("out*"))
 
 
-def test_a_run_as_short_as_its_start_gives_no_figure_without_it() -> None:
+def test_a_run_no_longer_than_its_start_reports_no_figure_without_it() -> None:
     runs = [{way: {"frames": 4, "s": s, "start_s": 2.0, "cpu_s": 1.0} for way in ("loop", "build")} for s in (3.0, 1.5)]
     found = summarise(runs[:1])
     assert (found["build"]["frames_per_s_without_start"], found["ratio_without_start"]["median"]) == (4.0, 1.0)

@@ -48,7 +48,9 @@ def test_a_loader_with_other_values_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_it_is_skipped_with_the_reason(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_run_is_skipped_with_a_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert gpu.main([]) == 0
     assert capsys.readouterr().out == "skipped: torch finds no CUDA device on this machine\n"
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -50,7 +50,26 @@ def test_operations_of_readers_are_measured(tmp_path: Path, operation: str) -> N
     assert json.loads(done.stdout)["own_bytes"] >= 0
 
 
-def test_our_detector_agrees_with_the_other_on_a_face(tmp_path: Path) -> None:
+def test_planted_copies_and_searches_are_measured(tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.json"
+    sizes = ("--images", 4, "--rows", 8, "--hashes", 1000, "--vectors", 100, "--rounds", 1)
+    run_script("-m", "benchmarks.duplicates", *sizes, "--json", out)
+    found = json.loads(out.read_text())
+    recall = {row["copies"]: row["recall"] for row in found["finding"] if row["tool"] == "packer duplicates"}
+    assert recall["half size"] == recall["20 % darker"] == 1
+    assert {row["run"] for row in found["computing"]} == {"Loader", "compute quality hash"}
+    assert all(row["cpu_s_median"] >= 0 for row in found["searching"])
+
+
+def test_sound_is_packed_and_read_next_to_other_decoders(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    pytest.importorskip("soxr")
+    sizes = ("--files", 2, "--seconds", 4, "--rounds", 1)
+    done = run_script("-m", "benchmarks.sounds", "--folder", tmp_path, *sizes)
+    assert re.findall(r"(?m)^(?:packed|Loader|DataLoader)\b", done.stdout) == ["packed", "Loader", "DataLoader"]
+
+
+def test_our_detector_agrees_with_the_reference_on_a_face(tmp_path: Path) -> None:
     pytest.importorskip("facenet_pytorch")
     (face,) = views(1)
     cv2.imwrite(str(tmp_path / "face.png"), cv2.cvtColor(face, cv2.COLOR_RGB2BGR))

@@ -48,7 +48,7 @@ def packed(root: Path, format: str, schema: Schema, rows: int) -> tuple[Manifest
 @FORMAT
 @pytest.mark.parametrize("checksums", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 2, 23])
-def test_every_kind_comes_back_bit_for_bit(tmp_path: Path, format: str, rows: int, checksums: bool) -> None:
+def test_every_kind_of_field_round_trips_bit_for_bit(tmp_path: Path, format: str, rows: int, checksums: bool) -> None:
     schema = every_kind_schema()
     manifest, encoded = packed(tmp_path, format, schema, rows)
     reader = open_shard(tmp_path, manifest, checksums=checksums)
@@ -238,7 +238,7 @@ def test_processes_started_in_any_way_read_the_same(tmp_path: Path, format: str,
 @FORMAT
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_beside_reading_threads_reads(tmp_path: Path, format: str) -> None:
+def test_a_process_forked_during_reads_can_read(tmp_path: Path, format: str) -> None:
     schema = face_schema()
     manifest, encoded = packed(tmp_path, format, schema, 50)
     reader = open_shard(tmp_path, manifest)
@@ -294,7 +294,7 @@ def test_a_reader_holds_no_descriptor(tmp_path: Path, format: str) -> None:
 
 
 @FORMAT
-def test_a_shard_opens_with_nothing_beside_it(tmp_path: Path, format: str) -> None:
+def test_a_shard_opens_without_any_other_file(tmp_path: Path, format: str) -> None:
     schema = face_schema()
     encoded = encode(schema, values_for(schema, 6))
     manifest = write_encoded(tmp_path, format, schema, encoded, shard_rows=3)

@@ -18,7 +18,7 @@ def _either(request, monkeypatch):
 @pytest.mark.usefixtures("_either")
 @pytest.mark.parametrize("dtype", ["<u1", "<f4", "<i8", "?"])
 @pytest.mark.parametrize("at", [[0], [3, 1, 2], [5, 0, 3], []])
-def test_every_row_comes_to_its_place(dtype, at):
+def test_rows_are_returned_in_the_requested_order(dtype, at):
     rng = np.random.default_rng(0)
     rows = (rng.random((len(at), 40, 7)) * 200).astype(dtype)
     rows.flags.writeable = False

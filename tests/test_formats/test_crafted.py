@@ -91,7 +91,7 @@ def lies(format: str, data_bytes: int) -> dict[str, list[tuple[int, str, int, in
 
 @FORMAT
 @pytest.mark.parametrize("checksums", [True, False])
-def test_an_index_that_lies_is_an_error(tmp_path: Path, format: str, checksums: bool) -> None:
+def test_an_index_with_wrong_entries_is_an_error(tmp_path: Path, format: str, checksums: bool) -> None:
     """With numbers of 64 bits, too, so that sums of them may overflow."""
     write_encoded(tmp_path, format, SMALL, encode(SMALL, values_for(SMALL, 12)))
     data_bytes = (tmp_path / f"shard-00000{FORMATS[format].suffix}").stat().st_size
@@ -143,7 +143,7 @@ def vouch(root: Path, manifest: Manifest, crafted: Rewrite) -> None:
     Layout(root).manifest.write_bytes(Manifest(manifest.format, manifest.schema, (changed,), manifest.files).dumps())
 
 
-def test_commands_and_readers_survive_a_dataset_that_vouches_for_crafted_shards(tmp_path: Path) -> None:
+def test_commands_and_readers_survive_crafted_shards_with_matching_digests(tmp_path: Path) -> None:
     schema, rows = SCHEMAS["faces"]
     for format in ("hdf5", "lmdb"):
         root = tmp_path / format

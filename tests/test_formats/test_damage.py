@@ -54,7 +54,7 @@ def test_many_flipped_bits_and_every_64th_cut(tmp_path: Path, format: str, schem
     survey(tmp_path / "packed", format, *SCHEMAS[schema], MANY, 64)
 
 
-def test_a_change_changes_what_it_says(tmp_path: Path) -> None:
+def test_a_change_alters_only_the_named_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     seen = [(tmp_path / "a").read_bytes() for _ in damaged(tmp_path, [Change("a", 1, 0), Change("a", 2)])]
     assert seen == [b"acc", b"ab"]

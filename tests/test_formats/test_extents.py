@@ -70,7 +70,7 @@ def test_the_parts_hold_the_values(tmp_path: Path, format: str, checksums: bool)
 
 
 @FORMAT
-def test_no_more_is_asked_for_than_the_rows_need(tmp_path: Path, format: str) -> None:
+def test_only_the_bytes_of_the_requested_rows_are_fetched(tmp_path: Path, format: str) -> None:
     """Once the checksums of all have been compared: a row's own bytes, and in LMDB its leaf page."""
     schema = every_kind_schema()
     manifest = write_encoded(tmp_path, format, schema, encode(schema, values_for(schema, ROWS)))

@@ -12,7 +12,7 @@ from shardspec.schema import Field, Schema
 
 
 @pytest.mark.parametrize("checksums", [True, False])
-def test_values_that_are_cut_by_the_end_of_chunks_come_back_whole(tmp_path: Path, checksums: bool) -> None:
+def test_values_split_across_chunks_round_trip(tmp_path: Path, checksums: bool) -> None:
     """A chunk has 256 KiB. Values of up to three chunks, and one that ends where a chunk does."""
     schema = Schema((Field("a", "bytes", "|u1", (None,)), Field("b", "ragged", "<f4", (None, 3))))
     rng = np.random.default_rng(0)

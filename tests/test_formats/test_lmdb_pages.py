@@ -101,7 +101,7 @@ def test_a_tree_of_every_number_of_leaves(tmp_path: Path) -> None:
     assert found == {0, 1, 2, 3, 4}
 
 
-def test_files_are_the_same_however_entries_are_put(tmp_path: Path) -> None:
+def test_files_do_not_depend_on_how_entries_are_added(tmp_path: Path) -> None:
     rng = random.Random(2)
     entries = [(b"%08d/a" % row, rng.randbytes(rng.choice(EDGES))) for row in range(200)]
     found = []

@@ -44,7 +44,7 @@ def _mapped_bytes() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_what_was_read_can_be_let_go_of_and_read_again(tmp_path: Path) -> None:
+def test_values_can_be_released_and_read_again(tmp_path: Path) -> None:
     size = 32 * 2**20
     values = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     (tmp_path / "file").write_bytes(values.tobytes())

@@ -40,7 +40,7 @@ def number(value: int) -> bytes:
         ("label", 10, b"\x01" * 10, "integers of <i8"),
     ],
 )
-def test_integers_that_are_none_of_the_field_are_an_error(
+def test_integers_out_of_range_for_the_field_are_an_error(
     tmp_path: Path, name: str, size: int, stored: bytes, found: str, checksums: bool
 ) -> None:
     rows = {**ROWS, "ids": [np.array([300, 400], np.int16).tobytes(), b""]}
@@ -62,7 +62,7 @@ def test_integers_that_are_none_of_the_field_are_an_error(
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
-def test_numbers_come_back_from_varints_padded_and_short(numbers: list[int]) -> None:
+def test_varints_decode_whether_padded_or_minimal(numbers: list[int]) -> None:
     padded = pad_varints(np.array(numbers, np.int64), 10)
     assert read_varints(padded.reshape(-1))[0].tolist() == numbers
     short = b"".join(number(value) for value in numbers)

@@ -116,7 +116,7 @@ KEYS = [
 LONG = [b"", b"x" * 92, b"x" * 93, b"." * 40, b"y" * 5000]
 
 
-def test_keys_of_any_kind_come_back_and_stand_in_the_names(tmp_path: Path) -> None:
+def test_keys_of_any_kind_round_trip_and_appear_in_member_names(tmp_path: Path) -> None:
     schema = Schema((text("key"), fixed("label", "|u1")))
     keys = KEYS + LONG
     columns = {"key": keys, "label": np.arange(len(keys), dtype=np.uint8)}
@@ -169,7 +169,7 @@ def _encoded(draw: st.DrawFn, field: Field, size: int) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(shards(), st.booleans())
-def test_values_of_any_schema_come_back_and_tarfile_reads_them(shard: tuple[Schema, Columns], checksums: bool) -> None:
+def test_values_of_any_schema_round_trip_and_tarfile_reads_them(shard: tuple[Schema, Columns], checksums: bool) -> None:
     schema, columns = shard
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -203,7 +203,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("digits", WRONG)
-def test_labels_that_are_no_canonical_number_of_the_dtype_are_an_error(tmp_path: Path, digits: bytes) -> None:
+def test_labels_that_are_not_canonical_numbers_of_the_dtype_are_an_error(tmp_path: Path, digits: bytes) -> None:
     schema = Schema((fixed("label", "|i1"),))
     manifest = write_encoded(tmp_path, "webdataset", schema, {"label": np.array([1, 2], np.int8)})
     path, index = tmp_path / TAR, CraftedIndex(tmp_path / "shard-00000.tar.index")
@@ -233,7 +233,7 @@ def test_an_index_without_the_shapes_of_arrays_is_an_error(tmp_path: Path) -> No
         read_rows(open_shard(tmp_path, manifest), schema, [0])
 
 
-def test_a_writer_refuses_arrays_that_are_none_and_values_that_no_tar_can_hold(
+def test_a_writer_refuses_invalid_arrays_and_values_that_no_tar_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = Schema((Field("array", "bytes", "<f4", (None, None)),))

@@ -7,25 +7,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builds import QUIET
+from support.command import file_of, read_jsonl
 from support.fuzz import examples
 from support.media import cut_file, scene, write_image
+from support.packed_files import read_all
 from support.written import sample
 
 import packer
 from packer import Progress
+from packer.builds.planning import plan
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
 
 FORMAT = st.sampled_from(sorted(FORMATS))
 SIZES: list[dict[str, Any]] = [{}, {"size": 12}, {"size": 30}, {"size": 12, "resize": "exact"}]
+ENCODINGS: list[dict[str, Any]] = [
+    *({"encode": name} for name in ("jpeg", "png", "raw", "webp")),
+    *({"encode": name, "sample": "item"} for name in ("ffv1", "h264")),
+]
 RECIPES = st.builds(
-    lambda size, **more: {**size, **more},
+    lambda size, encoding, **more: {**size, **encoding, **more},
     st.sampled_from(SIZES),
+    st.sampled_from(ENCODINGS),
     format=FORMAT,
-    encode=st.sampled_from(["jpeg", "png", "raw", "webp"]),
     shard_size=st.sampled_from([1, 2_000, 10**6]),
 )
 
@@ -47,12 +56,30 @@ class Interrupts:
 
 
 def facts(out: Path) -> tuple[Any, ...]:
-    """Everything that the law promises: data, index, items, rejects, counts."""
+    """Everything that the law promises: data, index, items, rejects, names of files, counts."""
     layout = Layout(out)
     manifest = layout.load()
-    reports = [path.read_bytes() if path.exists() else b"" for path in (layout.items, layout.rejects)]
-    index = {entry.own_name: entry.sha256 for entry in manifest.files if entry.name.startswith("index")}
-    return manifest.digest, reports, index, [(g.kind, g.counts, len(g.shards)) for g in manifest.generations]
+    reports = [
+        path.read_bytes() if path.exists() else b""
+        for path in (file_of(layout.root, "items.jsonl"), file_of(layout.root, "rejects.jsonl"))
+    ]
+    files = {entry.name: entry.sha256 for entry in manifest.entries}
+    return manifest.digest, reports, files, [(g.kind, g.counts, len(g.shards)) for g in manifest.generations]
+
+
+def rows_of(out: Path) -> tuple[Any, ...]:
+    """The rows without their keys, and the items that are there: what an update and a build of the same source share."""
+    values = {
+        name: found.tolist() if isinstance(found, np.ndarray) else found
+        for name, found in read_all(out).items()
+        if name != "key"
+    }
+    items = [
+        {name: value for name, value in item.items() if name != "generation"}
+        for item in read_jsonl(file_of(out, "items.jsonl"))
+        if item["state"] != "gone"
+    ]
+    return Layout(out).load().schema, values, items
 
 
 def run(job: Callable[..., Any], *arguments: Any, interrupt: int, **options: Any) -> None:
@@ -137,6 +164,70 @@ def test_merged_pieces_are_the_dataset_of_one_build(
         options |= {"format": other, "shuffle": shuffle}
         run(packer.build, [row for piece in pieces for row in piece], at / "other", interrupt=interrupts[10], **options)
         assert facts(at / "other")[0] == facts(at / "whole 2")[0]
+
+
+@examples(10)
+@given(
+    how=RECIPES,
+    count=st.integers(2, 24),
+    seed=st.integers(0, 10**6),
+    shares=st.integers(1, 4),
+    task_items=st.integers(1, 9),
+    apart=st.booleans(),
+    interrupts=st.lists(st.integers(0, 12), min_size=6, max_size=6),
+    shuffle=st.none() | st.integers(0, 9),
+)
+def test_merged_shares_are_the_dataset_of_one_build(
+    how: dict[str, Any],
+    count: int,
+    seed: int,
+    shares: int,
+    task_items: int,
+    apart: bool,
+    interrupts: list[int],
+    shuffle: int | None,
+) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "TASK_ITEMS", task_items)
+        at = Path(folder)
+        rows = write_rows(at / "images", count, seed)
+        rows.append({"path": str(write_image(at / "good.png", scene(1, (16, 16)))), "label": "a", "weight": 0.5})
+        options: dict[str, Any] = {"root": at, "classes": ("a", "b", "c"), "max_rejects": 1.0, "shuffle": shuffle}
+        options |= how
+        run(packer.build, rows, at / "whole", interrupt=interrupts[0], **options)
+        order = random.Random(seed).sample(range(1, shares + 1), shares)
+        pieces = [at / f"pieces {number if apart else ''}" for number in order]
+        for number, path in zip(order, pieces, strict=True):
+            run(packer.build, rows, path, share=f"{number}/{shares}", interrupt=interrupts[number], **options)
+        run(packer.merge, sorted({*pieces}), at / "merged", interrupt=interrupts[5])
+        assert facts(at / "merged") == facts(at / "whole")
+
+
+@examples(8)
+@given(
+    how=RECIPES,
+    count=st.integers(3, 16),
+    seed=st.integers(0, 10**6),
+    place=st.integers(0, 100),
+    drops=st.booleans(),
+    interrupts=st.lists(st.integers(0, 12), min_size=3, max_size=3),
+)
+def test_an_updated_dataset_has_the_rows_and_items_of_one_build(
+    how: dict[str, Any], count: int, seed: int, place: int, drops: bool, interrupts: list[int]
+) -> None:
+    with TemporaryDirectory() as folder:
+        at, end = Path(folder), place % (count - 1) + 1
+        rows = write_rows(at / "images", count, seed)
+        rows.insert(0, {"path": str(write_image(at / "good.png", scene(1, (16, 16)))), "label": "a", "weight": 0.5})
+        gone = {"path": str(write_image(at / "gone.png", scene(2, (24, 20)))), "label": "b", "weight": 0.25}
+        options: dict[str, Any] = {"root": at, "classes": ("a", "b", "c"), "max_rejects": 1.0, **how, "size": 12}
+        options["resize"] = "exact"  # raw values of other shapes do not fit into a dataset
+        run(packer.build, rows, at / "whole", interrupt=interrupts[0], **options)
+        first = [*rows[: end + 1], gone] if drops else rows[: end + 1]
+        run(packer.build, first, at / "grown", interrupt=interrupts[1], **options)
+        run(packer.build, rows, at / "grown", interrupt=interrupts[2], update=True, gone="drop", **options)
+        expected, found = (rows_of(at / name) for name in ("whole", "grown"))
+        assert found == expected
 
 
 @examples(15)

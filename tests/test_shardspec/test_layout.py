@@ -35,10 +35,8 @@ def test_every_location_lies_inside_the_root(dataset: Path) -> None:
     entries = [*manifest.files, *(entry for shard in manifest.shards for entry in shard.files)]
     for path in (
         layout.manifest,
-        layout.rejects,
-        layout.items,
         layout.build,
-        layout.index("label"),
+        layout.card,
         *map(layout.file, entries),
     ):
         assert path.resolve().is_relative_to(dataset.resolve())
@@ -65,7 +63,7 @@ def test_a_missing_file_is_named_with_what_was_expected(dataset: Path) -> None:
         layout.check_sizes(shard.files)
 
 
-def test_a_file_in_the_place_of_a_folder_is_a_missing_shard(dataset: Path) -> None:
+def test_a_file_instead_of_a_folder_is_a_missing_shard(dataset: Path) -> None:
     layout = Layout(dataset)
     shard = layout.load().shards[0]
     for entry in shard.files:
@@ -98,7 +96,7 @@ def test_a_flipped_bit_is_found_by_the_digest_alone(dataset: Path) -> None:
         layout.check_digest(entry)
 
 
-def test_a_folder_that_is_no_dataset_says_what_it_is(tmp_path: Path) -> None:
+def test_the_error_describes_a_folder_that_is_not_a_dataset(tmp_path: Path) -> None:
     with raises(NotADatasetError, expected="a packed dataset with a manifest.json", found="no such folder"):
         Layout(tmp_path / "missing").load()
     with raises(

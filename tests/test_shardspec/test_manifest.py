@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.strategies import json_values, manifests
 
 from shardspec.entries import Counts, FileEntry, Generation, Shard
 from shardspec.errors import ManifestError, VersionError
+from shardspec.layout import Layout
 from shardspec.manifest import SPEC_VERSION, Manifest, canonical_json
 from shardspec.schema import Field, Schema
 
@@ -34,7 +36,7 @@ def loads(document: Any) -> Manifest:
 
 
 @given(manifests())
-def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
+def test_a_manifest_round_trips(manifest: Manifest) -> None:
     data = manifest.dumps()
     found = Manifest.loads(data, "here")
     assert found == manifest
@@ -58,7 +60,7 @@ def test_anyone_can_compute_the_digest_from_the_document(manifest: Manifest) -> 
     assert manifest.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_the_digest_is_of_schema_and_shards_alone() -> None:
+def test_the_digest_depends_on_schema_and_shards_only() -> None:
     document = small()
     digest = loads(document).digest
     document["wall_clock"] = {}
@@ -70,24 +72,35 @@ def test_the_digest_is_of_schema_and_shards_alone() -> None:
     assert loads(document).digest != digest
 
 
-def test_a_dataset_that_takes_the_place_of_another_keeps_its_digest() -> None:
-    """Its files bear other names meanwhile."""
+@pytest.mark.parametrize(("prefix", "tag"), [("next-next-", ""), ("", "-0123456789abcdef"), ("next-", "-" + 16 * "f")])
+def test_the_digest_and_the_look_up_of_files_ignore_tags_and_prefixes_of_names(prefix: str, tag: str) -> None:
     schema = Schema((Field("label", "fixed", "<i8", ()),))
 
-    def made(prefix: str) -> Manifest:
-        file = FileEntry(f"{prefix}shard-00000.lmdb", 4096, "ab" * 32)
-        shard = Shard(f"{prefix}shard-00000", 1, 1, (file,))
+    def made(prefix: str, tag: str) -> Manifest:
+        file = FileEntry(f"{prefix}shard-00000{tag}.lmdb", 4096, "ab" * 32)
+        shard = Shard(f"{prefix}shard-00000{tag}", 1, 1, (file,))
         generation = Generation("build", "cd" * 32, {}, {}, Counts(1, 1, 0, 0, 1, 0, 0, 0), (shard,))
-        return Manifest("lmdb", schema, (generation,), (FileEntry(f"{prefix}items.jsonl", 1, "ef" * 32),), {})
+        names = (f"{prefix}items{tag}.jsonl", f"{prefix}index/label{tag}.npy")
+        return Manifest("lmdb", schema, (generation,), tuple(FileEntry(name, 1, "ef" * 32) for name in names), {})
 
-    aside, own = made("next-next-"), made("")
-    assert aside.digest == own.digest
-    assert aside.with_own_names() == own
-    assert aside != own
+    named, plain = made(prefix, tag), made("", "")
+    assert named.digest == plain.digest
+    for found, name in zip(named.files, ("items.jsonl", "index/label.npy"), strict=True):
+        assert named.find_file(name) == found
+        assert Layout(Path()).find_index(named, "label") == named.files[1]
+
+
+def test_a_manifest_of_an_earlier_version_lists_the_card_which_may_have_been_edited() -> None:
+    schema = Schema((Field("label", "fixed", "<i8", ()),))
+    shard = Shard("shard-00000", 1, 1, (FileEntry("shard-00000.lmdb", 4096, ZEROS),))
+    generation = Generation("build", ZEROS, {}, {}, Counts(1, 1, 0, 0, 1, 0, 0, 0), (shard,))
+    files = (FileEntry("README.md", 10, ZEROS), FileEntry("items.jsonl", 5, ZEROS))
+    data = Manifest("lmdb", schema, (generation,), files, {}).dumps()
+    assert Manifest.loads(data, "here").files == files[1:]
 
 
 @given(st.data())
-def test_a_document_with_anything_anywhere_is_a_manifest_or_a_manifest_error(data: st.DataObject) -> None:
+def test_any_document_is_a_manifest_or_a_manifest_error(data: st.DataObject) -> None:
     document = json.loads(json.dumps(data.draw(manifests()).to_json()))
     places = list(_places(document))
     path = data.draw(st.sampled_from(places))
@@ -117,7 +130,7 @@ def _places(document: Any, path: tuple[Any, ...] = ()) -> Any:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_manifest_are_a_manifest_error(data: bytes) -> None:
+def test_bytes_that_are_not_a_manifest_raise_a_manifest_error(data: bytes) -> None:
     with pytest.raises(ManifestError, match="here"):
         Manifest.loads(data, "here")
 
@@ -168,7 +181,7 @@ def test_a_newer_version_is_a_version_error_that_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("version", [0, -1, True, 1.0, "1", None])
-def test_a_version_that_never_was_is_refused(version: Any) -> None:
+def test_a_nonexistent_version_is_refused(version: Any) -> None:
     document = small()
     document["spec_version"] = version
     with pytest.raises(ManifestError, match="spec_version"):

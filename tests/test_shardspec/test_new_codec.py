@@ -7,7 +7,7 @@ from pathlib import Path
 from support.command import environment
 
 
-def test_an_entry_of_the_table_is_all_that_a_new_codec_needs(tmp_path: Path) -> None:
+def test_a_new_codec_needs_only_an_entry_in_the_table(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.new_codec", tmp_path / "work"],
         env=environment(python_path=Path(__file__).parents[1]),

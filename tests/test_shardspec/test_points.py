@@ -52,7 +52,7 @@ def test_a_mirror_swaps_the_eyes_and_keeps_nose_and_mouth(name):
 
 
 @EVERY
-def test_a_mirror_keeps_names_but_for_the_side(name):
+def test_a_mirror_only_swaps_the_side_in_names(name):
     layout, order = LAYOUTS[name], flip_permutation(name)
     for right, left in layout.pairs:
         if "right" in layout.names[right] and "image" not in layout.names[right]:

@@ -20,7 +20,7 @@ def through_json(document: Any) -> Any:
 
 
 @given(schemas())
-def test_a_schema_comes_back_from_its_json(schema: Schema) -> None:
+def test_a_schema_round_trips(schema: Schema) -> None:
     problems = Problems()
     assert Schema.from_json(through_json(schema.to_json()), problems) == schema
     assert not problems

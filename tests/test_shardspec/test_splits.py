@@ -141,7 +141,7 @@ def test_one_field_alone_is_joined_to_itself() -> None:
     assert join_groups([groups]).of_row.tolist() == [0, 1, 2, 0]
 
 
-def test_samples_without_a_value_are_a_stratum_of_their_own() -> None:
+def test_samples_without_a_value_form_a_separate_stratum() -> None:
     strata = Groups(["swap"], np.array([0] * 8 + [NO_GROUP] * 4, np.int64))
     fold_of = assign_rows(12, fold_ratios(2), 0, strata=strata)
     assert np.bincount(fold_of[8:]).tolist() == [2, 2]
@@ -151,7 +151,7 @@ def test_samples_without_a_value_are_a_stratum_of_their_own() -> None:
         assign_rows(12, fold_ratios(5), 0, strata=strata)
 
 
-def test_what_cannot_be_is_said_in_one_line() -> None:
+def test_impossible_splits_are_reported_in_one_line() -> None:
     people = groups_of("aabbccdd")
     for options, folds, message in (
         ({"groups": people}, 5, "found 4 groups for 5 splits"),

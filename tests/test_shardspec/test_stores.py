@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import Any
@@ -69,7 +70,7 @@ def md5(data: bytes) -> str:
         ("az", {"content-md5": md5(DATA)}, "0x8D5B0E0E1B2F4C3"),
     ],
 )
-def test_a_byte_that_flips_on_the_way_is_noticed(
+def test_a_byte_flipped_in_transit_is_detected(
     objects: ObjectServer, tmp_path: Path, kind: str, headers: dict[str, str], etag: str
 ) -> None:
     objects.objects["a.jpg"], objects.headers, objects.etags = DATA, headers, [etag]
@@ -84,7 +85,7 @@ def test_a_byte_that_flips_on_the_way_is_noticed(
 
 
 @pytest.mark.parametrize("kind", ["encrypted", "none"])
-def test_an_etag_that_is_no_digest_is_not_compared(objects: ObjectServer, tmp_path: Path, kind: str) -> None:
+def test_an_etag_that_is_not_a_digest_is_not_compared(objects: ObjectServer, tmp_path: Path, kind: str) -> None:
     """The ETag of an object that is encrypted with a customer's key has the form of an MD5."""
     objects.objects["a.jpg"] = DATA
     objects.headers = {"x-amz-server-side-encryption": "aws:kms"} if kind == "encrypted" else {}
@@ -208,7 +209,27 @@ def test_credentials_are_renewed_while_a_store_is_used(
     assert "KEY" not in repr(store)
 
 
-def test_what_is_wrong_with_credentials_is_named(
+def test_keys_from_a_function_are_renewed_for_checksums_too(objects: ObjectServer, tmp_path: Path) -> None:
+    objects.objects["a.jpg"], objects.etags = DATA, ["0" * 32]
+    objects.headers = {"x-amz-server-side-encryption": "aws:kms"}
+    made: list[str] = []
+
+    def provide() -> dict[str, Any]:
+        made.append(f"KEY{len(made)}")
+        soon = datetime.now(UTC) + timedelta(seconds=20)
+        return {"access_key_id": made[-1], "secret_access_key": "s", "token": "t", "expires_at": soon}
+
+    store = Store("s3://data/set", {"endpoint": objects.address, "region": "eu-1", "credential_provider": provide})
+    for _ in range(3):
+        store.download("a.jpg", tmp_path / "a.jpg")
+    seen = [headers for request, headers in objects.seen if request.startswith("HEAD ")]
+    asked = [{name.lower(): value for name, value in headers.items()} for headers in seen]
+    keys = [headers["authorization"].partition("Credential=")[2].partition("/")[0] for headers in asked]
+    assert len(set(keys)) == len(keys) == 3
+    assert {headers["x-amz-security-token"] for headers in asked} == {"t"}
+
+
+def test_errors_name_the_problem_with_credentials(
     objects: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", objects.address)
@@ -246,7 +267,7 @@ def test_servers_without_tls_can_be_used(objects: ObjectServer, monkeypatch: pyt
 
 @pytest.mark.parametrize("kind", ["s3", "http"])
 @pytest.mark.parametrize("ranges", [True, False])
-def test_parts_of_a_large_object_are_requested_at_once(objects: ObjectServer, kind: str, ranges: bool) -> None:
+def test_parts_of_a_large_object_are_requested_in_parallel(objects: ObjectServer, kind: str, ranges: bool) -> None:
     """Also of a server that ignores ranges, from which the rest is then read as a whole."""
     objects.objects["a.bin"], objects.ranges = LARGE, ranges
     barrier, met = Barrier(2), []

@@ -59,7 +59,7 @@ def test_long_values(value: Any) -> None:
         (b"[" * 10**5, "found too many levels"),
     ],
 )
-def test_what_is_no_json(data: bytes, expected: str) -> None:
+def test_invalid_json(data: bytes, expected: str) -> None:
     with pytest.raises((ValueError, RecursionError)) as error:
         json.loads(data)
     assert found_instead(error.value) == expected

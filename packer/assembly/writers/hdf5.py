@@ -56,7 +56,7 @@ class HDF5ShardWriter:
         self._ends = {field.name: 0 for field in schema if not field.is_fixed}
         with self._writing():
             self._file = h5py.File(self._path, "x", **how)
-            self._columns = {d.name: _Column(self._file, d) for d in datasets}
+            self._columns = {d.name: _ColumnDatasets(self._file, d) for d in datasets}
             for field in self._ends:
                 self._columns[f"{field}_offsets"].write(np.zeros(1, "<i8"))
 
@@ -130,7 +130,7 @@ def _total(field: Field, size: ShardSize) -> int:
     return size.field_bytes[field.name] // unit if unit else 0
 
 
-class _Column:
+class _ColumnDatasets:
     """One HDF5 dataset, written chunk by chunk."""
 
     def __init__(self, file: Any, dataset: HDF5Array) -> None:

@@ -30,7 +30,7 @@ class NpyShardWriter:
         self._folder = folder / name
         self._folder.mkdir()
         self._schema = schema
-        self._columns = [_Column(self._folder, f, size) for f in schema]
+        self._columns = [_ColumnFiles(self._folder, f, size) for f in schema]
 
     def write(self, rows: Columns) -> None:
         """Append rows."""
@@ -45,7 +45,7 @@ class NpyShardWriter:
         check_rows(self._name, self._size, self._rows)
 
 
-class _Column:
+class _ColumnFiles:
     """The files of one field."""
 
     def __init__(self, folder: Path, field: Field, size: ShardSize) -> None:

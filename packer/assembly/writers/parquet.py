@@ -190,7 +190,7 @@ def _offsets(values: list[bytes]) -> Any:
 def huggingface_features(schema: Schema) -> dict[str, Any]:
     """Return the ``features`` that describe a schema to Hugging Face's `datasets`.
 
-    Class numbers with names become ``ClassLabel``, encoded images ``Image``, and arrays lists of fixed length. Raw
+    Class numbers with names become ``ClassLabel``, encoded images ``Image``, videos ``Video``, and arrays lists of fixed length. Raw
     images become bytes, whose shape is in our own schema under `SCHEMA_KEY`.
     """
     return {f.name: _feature(f) for f in schema if parquet_column(f).storage != "none"}
@@ -199,7 +199,7 @@ def huggingface_features(schema: Schema) -> dict[str, Any]:
 def _feature(field: Field) -> dict[str, Any]:
     storage = parquet_column(field).storage
     if storage == "image":
-        return {"_type": "Image"}
+        return {"_type": "Video" if field.is_encoded_video else "Image"}
     if storage in ("strings", "binary", "fixed_binary"):
         return {"dtype": "string" if storage == "strings" else "binary", "_type": "Value"}
     if field.classes is not None:

@@ -76,7 +76,7 @@ def describe_made(made: Manifest, before: ItemDigests | None, new: BuildPlan, ne
     job = made.wall_clock.get("job")
     if isinstance(job, Mapping) and job.get("kind") != "convert":
         return f"it is a {job.get('kind')}, and this is a {new.kind}"
-    last = made.generations[-1]
+    last = made.newest
     found = describe_changes("option", last.recipe, new.manifest_recipe)
     found += describe_changes("runtime", last.runtime, new.runtime)
     named = {field.name: list(field.classes) for field in made.schema if field.classes is not None}

@@ -25,11 +25,13 @@ from packer.sources.folders.frames import Frames
 from packer.sources.item import ALSO, BOXES_FROM, PACKED_ROW, Item, ItemFile, item_list
 from packer.sources.packed import PackedSource
 from packer.steps.chain import STEPS
+from packer.steps.encode import SOUND_FIELDS
 from packer.steps.faces.boxes import Boxes, open_boxes
 from packer.steps.faces.frame import DETECT_FIELDS
-from packer.vision.media import MEDIA, medium_of
+from packer.vision.media import describe_media, media_named, medium_of
 from packer.workspace.disk_list import LazyMap
 from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.fields import OF_VIDEOS
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS, describe_similar_classes
@@ -90,6 +92,13 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
     label_from = recipe.label_from
     if recipe.numbers_classes and label_from == "auto" and isinstance(source, PackedSource):
         label_from = "label"  # renumber the stored labels
+    if recipe.sample != "frame" and isinstance(source, PackedSource):
+        raise UsageError(
+            option="sample",
+            expected="frame for a packed dataset, whose samples are packed one by one",
+            found=recipe.sample,
+            hint=f"build from the videos; --boxes {source.root} takes its faces, so that nothing is detected again",
+        )
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
     if listing.mirror is None:
@@ -103,6 +112,7 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
         sought = f" (looked for {listing.sought})" if listing.sought else ""
         raise UsageError("; ".join((f"expected items to pack, found none{sought}", *listing.notes)))
     _check_places(listing, recipe)
+    listing = _of_media(listing, recipe)
     frames = [] if recipe.frame_folders is None else [_describe_frames(listing.items[: recipe.limit])]
     listing = replace(listing, notes=(*listing.notes, *frames, *_describe_unread(listing, recipe)))
     listing = replace(listing, notes=(*listing.notes, *_describe_unlabelled(listing, recipe)))
@@ -130,6 +140,26 @@ def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:
         notes = boxes.check([boxes_name(item) for item in listing.items if item.reject is None])
         listing = replace(listing, notes=(*listing.notes, *notes, *_describe_floors(boxes, recipe)))
     return listing
+
+
+def _of_media(listing: Listing, recipe: Recipe) -> Listing:
+    """Reject the rows of a table whose files are of a medium that the recipe does not take, such as a sound."""
+    taken = media_named(recipe.media)
+
+    def is_other(item: Item) -> bool:
+        named = isinstance(item.member, Frames) or medium_of(item.name) is not None
+        return named and item.path is not None and item.medium not in taken
+
+    def check(item: Item) -> Item:
+        if item.reject is not None or not is_other(item):
+            return item
+        found = item.medium
+        return item._replace(reject=f"expected {describe_media(taken)}, found {found.noun}: {found.advice}")
+
+    # Other sources list only the media that the recipe takes.
+    if listing.roots is None or not any(map(is_other, listing.items)):
+        return listing
+    return replace(listing, items=LazyMap(listing.items, check))
 
 
 def _describe_floors(boxes: Boxes, recipe: Recipe) -> list[str]:
@@ -291,7 +321,8 @@ def _with_member(item: Item, option: str, file: ItemFile | None) -> Item:
 def _with_file(item: Item, option: str, column: str, path: str, examiner: FileChecker) -> Item:
     other = examiner.describe(0, path, {})
     name, location = other.name, str(other.path)
-    if option == BOXES_FROM and item.path is not None and os.path.normpath(item.path) == os.path.normpath(location):
+    same_path = item.path is not None and os.path.normpath(item.path) == os.path.normpath(location)
+    if option == BOXES_FROM and same_path and item.member == other.member:
         return item
     reason = other.reject
     if reason is None and other.medium is not item.medium:
@@ -353,6 +384,10 @@ def made_fields(recipe: Recipe) -> dict[str, str]:
         made["interpolated"] = "fill"
     if "detect" in steps:
         made |= dict.fromkeys(DETECT_FIELDS, "detect")
+    if recipe.sample != "frame":
+        made |= dict.fromkeys(OF_VIDEOS, "sample")
+    if recipe.reads_sound:
+        made = dict.fromkeys(SOUND_FIELDS, "preset")
     return made
 
 
@@ -373,9 +408,9 @@ def _check_made(items: Sequence[Item], recipe: Recipe) -> None:
 def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
     """Check, before a plan is written, that the libraries to decode the items are installed."""
     steps = [step.use for step in recipe.chain]
-    if "decode" not in steps:
+    if "decode" not in steps and not recipe.reads_sound:
         return
-    for medium in MEDIA:
+    for medium in media_named(recipe.media):
         try:
             check_installed(medium.libraries, what=medium.noun, extra="faces-light" if "faces" in steps else "pack")
         except MissingDependencyError:
@@ -385,7 +420,7 @@ def _check_library(items: Sequence[Item], recipe: Recipe) -> None:
 
 def _check_further(listing: Listing, recipe: Recipe) -> None:
     """Refuse to resize packed masks, which may be label maps, unless the user has chosen how to."""
-    resizes = recipe.size is not None and recipe.resize != "none" and any(s.use == "resize" for s in recipe.chain)
+    resizes = recipe.resizes and any(s.use == "resize" for s in recipe.chain)
     if resizes and listing.further and recipe.also_resample is None:
         raise UsageError(
             option="also_resample",

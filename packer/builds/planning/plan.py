@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import PurePath
+from functools import cached_property
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from packer.jobs.plan import Task, Tasks
@@ -11,13 +12,13 @@ from packer.recipe import Recipe
 from packer.sources.archives.member import Member
 from packer.sources.base import Listing, count_listed
 from packer.sources.folders.frames import Frames
-from packer.sources.item import PACKED_ROW, QUOTE, Item, sum_lines
+from packer.sources.item import PACKED_ROW, QUOTE, Item, read_items, sum_lines
 from packer.sources.rows import digest_value
-from packer.steps.plain import keeps_images
+from packer.steps.encode import keeps_images
 from packer.workspace import Workspace
 from packer.workspace.disk_list import DiskList, Reiterable
 from packer.workspace.durable import line_encoder
-from packer.workspace.machines import MADE_ON, library_version
+from packer.workspace.machines import library_version
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.registry import check_installed
 from shardspec.wording import LONG, shorten
@@ -87,7 +88,12 @@ class BuildPlan:
 
     kind: ClassVar[str] = "build"
 
-    @property
+    @cached_property
+    def options(self) -> Recipe:
+        """The recipe, parsed once."""
+        return Recipe.from_options(self.recipe)
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects the bytes of the dataset."""
         names = ("runtime", "items_digest", "classes", "arrays", "declared", "base", "gone")
@@ -98,7 +104,7 @@ class BuildPlan:
         """SHA-256 of everything except the item itself that affects its output."""
         return sha256_json([self.manifest_recipe, self.runtime, self.arrays, self.declared])
 
-    @property
+    @cached_property
     def manifest_recipe(self) -> dict[str, Any]:
         """The recipe for the manifest, with names in place of paths, since `runtime` has the digests of the files."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
@@ -106,20 +112,21 @@ class BuildPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
-        return {"kind": self.kind, **vars(self), "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
+        values = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {"kind": self.kind, **values, "tasks": Tasks(self.tasks).to_json(), "fingerprint": self.fingerprint}
 
     def made(self, manifest: Manifest) -> bool:
         """Return whether this plan made the dataset.
 
         The recipe is compared too, because a converted dataset keeps the fingerprint but has another recipe.
         """
-        last = manifest.generations[-1]
+        last = manifest.newest
         return last.fingerprint == self.fingerprint and sha256_json(last.recipe) == sha256_json(self.manifest_recipe)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BuildPlan":
         """Read the result of `to_json`."""
-        values = {key: value for key, value in document.items() if key not in ("kind", "fingerprint", MADE_ON)}
+        values = {spec.name: document[spec.name] for spec in fields(cls)}
         return cls(**{**values, "tasks": Tasks.from_json(document["tasks"])})
 
 
@@ -143,6 +150,22 @@ class ItemLines(DiskList[str]):
         super().__init__(str, str)
         self.digests = bytearray()
         self.live: dict[int, Item] = {}
+
+    @classmethod
+    def load(cls, path: Path, tasks: Iterable[Task]) -> "ItemLines":
+        """Read the items file of a plan.
+
+        Raises
+        ------
+        BuildError
+            If the file is damaged.
+        """
+        lines = cls()
+        for task in tasks:
+            for item in read_items(path, *task):
+                lines.digests += digest_item(item, item.columns)[:DIGEST_BYTES]
+                lines.append(item.to_line())
+        return lines
 
 
 def make_plan(

@@ -1,11 +1,13 @@
 """Check that the items of a source fit the dataset that they are added to."""
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from packer.builds.parts.schema import SchemaSettler
+from packer.assembly.schemas import FieldRules
 from packer.builds.planning.changes import describe_changed_terms
 from packer.builds.planning.listing import made_fields
 from packer.builds.planning.plan import BuildPlan
@@ -18,7 +20,7 @@ from packer.steps.chain import STEPS
 from packer.steps.encode import Encoder, declared_fields, image_codec
 from packer.workspace.disk_list import LazyMap
 from packer.workspace.machines import describe_others
-from shardspec.entries import BUILD_KINDS
+from shardspec.entries import BUILD_KINDS, REMOVE
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, field_name
 from shardspec.layout import Layout
@@ -41,7 +43,7 @@ _ADDED = f"not in the shards, since '{program()} add' added it"
 
 def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
     """Check that a build made the dataset from files, tables or rows, and that the new items are none of its samples."""
-    kinds = sorted({generation.kind for generation in base.generations} - set(BUILD_KINDS))
+    kinds = sorted({generation.kind for generation in base.generations} - {*BUILD_KINDS, REMOVE})
     job = base.wall_clock.get("job")
     kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
     if kind is not None:
@@ -71,20 +73,39 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
 
 
 def check_added_fields(layout: Layout, base: Manifest) -> None:
-    """Check that values may be missing in all fields that were added to the dataset after packing."""
-    column_fields = {column.field for column in base.columns}
+    """Check that values may be missing in all fields that were added after packing. Computed ones are dropped later."""
+    column_fields = {column.field for column in base.columns if not column.computed}
     marked = {f"{name}{_VALID}" for name in column_fields} & column_fields
     every = sorted(name for name in column_fields - marked if f"{name}{_VALID}" not in marked)
     if every:
+        drop = f"'{program()} drop-field {layout.root} {' '.join(every)}'"
         raise UsageError(
             place=layout.root,
             expected="added fields in which values may be missing, since new samples have none",
             found=f"fields without missing values ({list_some(every)})",
-            hint=(
-                f"add them again with '{program()} add --replace --allow-missing', or remove them with '{program()} "
-                "drop-field'"
-            ),
+            hint=f"add them again with '{program()} add --replace --allow-missing', or remove them with {drop}",
         )
+
+
+def describe_outdated(path: Path, base: Manifest, updated: Manifest) -> list[str]:
+    """Return a line for the user about computed columns that an update dropped, with the commands that compute them."""
+    now = {column.field for column in updated.columns}
+    dropped = [column for column in base.columns if column.computed and column.field not in now]
+    if not dropped:
+        return []
+    functions, searches = list[str](), list[list[str]]()
+    for column in dropped:
+        function, options = str(column.computed["function"]), column.computed["options"]
+        if function == "duplicates":
+            given = {"column": column.field, **options, "across": options.get("across") or "none"}
+            words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+            searches.append(["duplicates", str(path), *words])
+        else:
+            functions.append(function + "".join(f",{name}={value}" for name, value in options.items()))
+    computing = [["compute", str(path), *dict.fromkeys(functions)]] if functions else []
+    commands = "; ".join(f"{program()} {shlex.join(words)}" for words in [*computing, *searches])
+    names = list_some([column.field for column in dropped])
+    return [f"dropped {names}, which were computed without the new samples; to compute them again: {commands}"]
 
 
 def check_terms(
@@ -95,7 +116,7 @@ def check_terms(
     Only a retry may change the options in `VERDICTS`. An update ignores the options of earlier retries.
     """
     given = recipe.to_json()
-    last = next((one for one in reversed(base.generations) if one.kind != "retry"), base.generations[-1])
+    last = next((one for one in reversed(base.generations) if one.kind not in ("retry", REMOVE)), base.newest)
     if not options.update:
         given |= {name: last.recipe[name] for name in VERDICTS if name in last.recipe}
     plan = BuildPlan(given, dict(runtime), 0, "", 0, {}, ())
@@ -139,9 +160,12 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     item = next((item for item in listing.items if item.reject is None), None)
     if item is None or any(step.use not in STEPS for step in recipe.chain):
         return
-    settler = SchemaSettler(image_codec(recipe), listing.classes, {}, declared_fields(recipe))
+    rules = FieldRules(image_codec(recipe), listing.classes, declared_fields(recipe))
     columns = {name: value for name, value in with_arrays(item.columns, listing.arrays).items() if name != "image"}
-    columns |= {field_name(column): False for column in recipe.intervals}
+    intervals = set(map(field_name, recipe.intervals))
+    columns = {name: value for name, value in columns.items() if name not in intervals}
+    if recipe.sample == "frame":
+        columns |= dict.fromkeys(intervals, False)
     values = Encoder(recipe).encode(columns, whole=False)
     schema, column_fields = base.shard_schema, {column.field for column in base.columns}
     # An unknown validity field means that values are missing that were not missing before.
@@ -149,10 +173,10 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     lacking = [name for name in unknown if name.endswith(_VALID) and name.removesuffix(_VALID) in schema]
     new = [name for name in unknown if name not in lacking]
     differing = [
-        name for name, value in values.items() if name in schema and not settler.fits_field(value.spec, schema[name])
+        name for name, value in values.items() if name in schema and not rules.fits_field(value.spec, schema[name])
     ]
     made = RESERVED | made_fields(recipe).keys() | {recipe.also_field, f"{recipe.also_field}{_VALID}"}
-    made |= {name for name in schema.names if name.endswith(_VALID)}
+    made |= {name for name in schema.names if name.endswith(_VALID)} | intervals
     missing = [name for name in schema.names if name not in values and name not in made]
     wrong = [f"{name!r} is {_ADDED if name in column_fields else 'new'}" for name in new]
     wrong += [f"{name.removesuffix(_VALID)!r} has missing values for the first time" for name in lacking]

@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packer.assembly.records import (
+    GONE,
+    PACKED,
+    REJECTED,
+    REMOVED,
+    ItemIdentity,
+    checked_lines,
+    made_alike,
+    name_digest,
+)
 from packer.builds.planning.plan import DIGEST_BYTES, BuildPlan, item_digest
-from packer.builds.reports import GONE, ItemIdentity, checked_lines
 from packer.builds.update.checks import (
     check_added_fields,
     check_built,
@@ -27,6 +36,7 @@ from packer.sources.item import Item, item_list
 from packer.workspace.disk_list import sorted_records
 from packer.workspace.hashing import match
 from shardspec.columns import IntArray
+from shardspec.entries import Generation
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import Manifest, sha256_json
@@ -35,8 +45,11 @@ from shardspec.wording import counted, program, shorten
 DIGEST_DIGITS = 2 * DIGEST_BYTES
 """Number of hexadecimal digits of an item's digest in ``items.jsonl``."""
 
-_STATES = ("packed", "rejected", GONE)
-WAS_PACKED, WAS_REJECTED, WAS_GONE = range(3)
+GROWN = ("update", "retry")
+"""Kinds of generations that an update or retry adds. Items have their numbers."""
+
+_STATES = (PACKED, REJECTED, GONE, REMOVED)
+WAS_PACKED, WAS_REJECTED, WAS_GONE, WAS_REMOVED = range(4)
 """Positions of the states in `_STATES`."""
 
 
@@ -49,11 +62,14 @@ class DatasetItems:
         Position of each item's state in `_STATES`.
     samples : array of int
         Number of samples of each item.
+    reduced : set of int
+        Items that have lost a part of their samples to `packer.remove`.
     """
 
     def __init__(self) -> None:
         self.states = bytearray()
         self.samples = array("q")
+        self.reduced = set[int]()
         self._digests = bytearray()
         self._names = array("q")
 
@@ -64,9 +80,11 @@ class DatasetItems:
         for raw in checked_lines(layout, base, ITEMS_NAME):
             line = json.loads(raw)
             known._digests += bytes.fromhex(line["source_digest"])
-            known._names.append(hash(str(line["item"])))
+            known._names.append(_number(line.get("name_digest") or name_digest(str(line["item"]))))
             known.states.append(_STATES.index(line["state"]))
             known.samples.append(int(line["samples"]))
+            if line.get("removed"):
+                known.reduced.add(len(known) - 1)
         if len(known._digests) != DIGEST_BYTES * len(known):
             raise DatasetError(
                 place=layout.root, expected=f"a source_digest of {DIGEST_DIGITS} digits in {ITEMS_NAME}", found="others"
@@ -80,7 +98,7 @@ class DatasetItems:
         """Find the items of a source in the dataset.
 
         Items are matched by digest first, and the remaining ones by name. If several items of the dataset match, those
-        that are not gone take precedence.
+        that are not gone or removed take precedence.
 
         Returns
         -------
@@ -92,8 +110,9 @@ class DatasetItems:
         digests, names = bytearray(), array("q")
         for item in items:
             digests += bytes.fromhex(item_digest(item)[:DIGEST_DIGITS])
-            names.append(hash(item.name))
-        order = np.argsort(np.frombuffer(self.states, np.uint8) == WAS_GONE, kind="stable")
+            names.append(_number(name_digest(item.name)))
+        ranks = np.array([0, 0, 2, 1], np.uint8)  # in the order of `_STATES`
+        order = np.argsort(ranks[np.frombuffer(self.states, np.uint8)], kind="stable")
         numbers = _match(np.frombuffer(self._digests, np.int64), order, np.frombuffer(digests, np.int64))
         new = np.flatnonzero(numbers < 0)
         order = order[self.find_left(numbers, gone=True)[order]]
@@ -103,10 +122,19 @@ class DatasetItems:
         return numbers, changed
 
     def find_left(self, numbers: IntArray, *, gone: bool = False) -> npt.NDArray[np.bool_]:
-        """Return a mask of the items that are not in `numbers`. Items in the state gone are included only if `gone`."""
+        """Return a mask of the items that are not in `numbers`. Gone and removed items are included only if `gone`."""
         left = np.ones(len(self), np.bool_)
         left[numbers[numbers >= 0]] = False
-        return left if gone else left & (np.frombuffer(self.states, np.uint8) != WAS_GONE)
+        return left if gone else left & (np.frombuffer(self.states, np.uint8) < WAS_GONE)
+
+    @property
+    def left_out(self) -> int:
+        """Number of gone and removed items."""
+        return int(np.count_nonzero(np.frombuffer(self.states, np.uint8) >= WAS_GONE))
+
+
+def _number(digest: str) -> int:
+    return int.from_bytes(bytes.fromhex(digest), "big", signed=True)
 
 
 def _match(known: IntArray, order: IntArray, wanted: IntArray) -> IntArray:
@@ -260,8 +288,8 @@ class UpdatePlan:
         """True if the added items join the dataset's last generation, which keeps the manifest short."""
         last = self.base.generations[-1]
         # The contents of ``boxes`` may differ, and the options of a retry.
-        same = sha256_json([last.runtime, last.recipe]) == sha256_json([self.runtime, self.recipe])
-        return last.kind == self.kind and same
+        added = Generation(self.kind, "", self.recipe, self.runtime, last.counts, ())
+        return last.kind in GROWN and made_alike(last, added)
 
     def identify(self, item: Item) -> ItemIdentity:
         """Return the identity of an item of `listing`."""
@@ -302,7 +330,7 @@ def compare(
     numbers, changed = known.find(listing.items)
     again, new = item_list(), item_list()
     replaced = np.zeros(len(known), np.bool_)
-    returned = differ = repaired = tried_again = 0
+    returned = differ = repaired = tried_again = removed_before = 0
     for item, number, has_changed in zip(listing.items, numbers, changed, strict=True):
         if number < 0:
             if options.update:
@@ -310,6 +338,9 @@ def compare(
             continue
         state = known.states[number]
         replaces = has_changed and options.changed == "replace"
+        if state == WAS_REMOVED or (replaces and int(number) in known.reduced):
+            removed_before += 1
+            replaces = False
         tried = bool(retry[number]) or (state == WAS_REJECTED and replaces)
         if tried:
             tried_again += 1
@@ -319,7 +350,7 @@ def compare(
             replaced[number] = True
         if tried or (state == WAS_GONE and options.update) or replaced[number]:
             again.append(item._replace(number=int(number)))
-        differ += bool(has_changed) and not tried and state != WAS_GONE
+        differ += bool(has_changed) and not tried and state < WAS_GONE
         repaired += bool(has_changed) and not tried and state == WAS_REJECTED
     found = item_list()
     for item in chain(sorted_records(again, lambda item: item.number, item_list), new):
@@ -330,7 +361,7 @@ def compare(
     gone = left if options.gone == "drop" else np.zeros(len(known), np.bool_)
     removed = np.where((replaced | gone) & (states == WAS_PACKED), np.frombuffer(known.samples, np.int64), 0)
     lost, dropped = int(left.sum()), int(gone.sum())
-    kept = len(known) - int((states == WAS_GONE).sum()) - lost - differ - tried_again
+    kept = len(known) - known.left_out - lost - differ - tried_again
     if dropped and not kept + differ + tried_again:
         raise UsageError(
             place=layout.root,
@@ -355,6 +386,9 @@ def compare(
     wanted = options.retry_rejects
     if isinstance(wanted, str) and not retry.any() and WAS_REJECTED in known.states:
         notes = (f"--retry-rejects: no reject has {shorten(wanted)} in its step or reason (see '{program()} rejects')",)
+    if removed_before:
+        left_out = counted(removed_before, "item")
+        notes += (f"update: {left_out} not packed, because 'packer remove' took samples of them out for good",)
     listing = replace(listing, items=found, ignored=ignored)
     noted = BuildPlan(recipe.to_json(), dict(runtime), 0, "", 0, {}, ()).manifest_recipe
     if not options.update and options.item_timeout != BuildOptions.item_timeout:

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
+from packer.assembly.piece import EncodedValue
+from packer.assembly.piece_writer import PieceWriter
 from packer.builds.pack import image_of
-from packer.builds.parts.part import PartWriter
 from packer.builds.writing.job import WrittenJob
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
@@ -16,7 +17,7 @@ from packer.jobs.result import JobResult
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration, check_label, check_name, declare
 from packer.recipe.options import BuildOptions
-from packer.steps.encode import EncodedValue, encode_text
+from packer.steps.encode import encode_text
 from packer.steps.encode_sample import SampleEncoder
 from packer.workspace.durable import writing
 from packer.workspace.folder import output_folder
@@ -53,7 +54,7 @@ class Writer:
     classes : sequence of str, optional
         Class names of the field ``label``, whose values are names or class numbers. By default, strings in a field
         ``label`` are class names, which are numbered in sorted order.
-    encode : {'jpeg', 'png', 'webp', 'raw'}
+    encode : {'jpeg', 'png', 'webp', 'webp-lossless', 'raw'}
         How to store images in undeclared fields.
     quality, subsampling
         As in `Image`, for undeclared fields.
@@ -104,7 +105,7 @@ class Writer:
         self._process = os.getpid()
         self._encoder: SampleEncoder | None = None
         self._first = FirstSamples(self._declaration)
-        self._part: PartWriter | None = None
+        self._part: PieceWriter | None = None
         self._part_rows = self._part_bytes = 0
         self._keys: set[bytes] | None = None  # digests: about 80 bytes for each key
         self.result: JobResult | None = None
@@ -246,7 +247,7 @@ class Writer:
             if self._part is None:
                 path = self._job.workspace.part(self._written.parts)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._part = PartWriter(path)
+                self._part = PieceWriter(path)
                 self._part.begin()
             self._part.append(row)
             self._part_rows += 1

@@ -6,21 +6,18 @@ import os
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import packer
-from packer.cli.arguments import add_option, add_parameters, print_made, print_result
+from packer.cli.arguments import add_option, add_parameters, print_job, print_result
 from packer.cli.line import CommandParser
 from packer.known.listing import recognise
 from packer.recipe import Recipe, refuse_unknown
 from packer.recipe.options import OPTION_NAMES, BuildOptions
-from shardspec.errors import TooManyRejectsError, UsageError, system_reason
+from shardspec.errors import UsageError, system_reason
 from shardspec.wording import found_instead, program
-
-if TYPE_CHECKING:
-    from packer.builds.result import BuildResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +44,6 @@ packer build table.csv crops/ --preset faces --frames 32 --choose largest --root
     "detect": """\
 packer detect videos/ boxes/ --every 10
 packer build videos/ faces/ --preset faces --every 10 --boxes boxes/""",
-    "submit": """\
-packer submit videos/ faces/ --slurm --preset faces --every 10 --label-from folder
-packer status faces/""",
 }
 """Examples in the short help of the commands that take the options of a build."""
 
@@ -95,8 +89,8 @@ class Topic(NamedTuple):
 TOPICS: Mapping[str, Topic] = {
     "source": Topic(
         "what is packed, with which labels and fields",
-        "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed, "
-        "and the label is the first folder level or the column `label`. Other columns of a table become fields.",
+        "SOURCE is a folder, a packed dataset, a table or an archive. By default every image and video in it is packed "
+        "(with --preset sound, every sound file), and the label is the first folder level or the column `label`. Other columns of a table become fields.",
         "docs/howto/sources.md",
         (
             *("label_from", "include", "exclude", "limit", "classes", "classes_from", "label_names"),
@@ -108,9 +102,20 @@ TOPICS: Mapping[str, Topic] = {
     "video": Topic(
         "which frames of a video are packed, and its sound",
         "By default every frame of a video is packed. Choose fewer by their number (--every), by time (--fps) or by how "
-        "many there are (--frames). Frames are counted in the order in which they are shown.",
+        "many there are (--frames). Frames are counted in the order in which they are shown. A sample is a frame, or with "
+        "--sample a video: a track, an item, or a segment.",
         "docs/howto/frames.md",
-        ("every", "fps", "resample_fps", "frames", "keyframes", "audio", "require_audio"),
+        (
+            *("every", "fps", "resample_fps", "frames", "keyframes", "audio", "require_audio"),
+            *("sample", "seconds", "hop", "most_seconds"),
+        ),
+    ),
+    "sound": Topic(
+        "sound files, whole or in pieces",
+        "With --preset sound, every sound file is packed (.wav, .flac, .mp3, .m4a, .ogg, .opus and others), whole or in "
+        "pieces of --seconds. --audio sets the rate of the samples.",
+        "docs/howto/sound.md",
+        ("channels", "rest"),
     ),
     "faces": Topic(
         "which faces are packed, and how they are cut",
@@ -134,7 +139,7 @@ TOPICS: Mapping[str, Topic] = {
         "A preset is a list of steps that each image or frame goes through. --size scales the shorter side, and --resize "
         "chooses other rules. --steps replaces the list, also by functions of your own.",
         "docs/howto/images.md",
-        ("preset", "size", "resize", "steps"),
+        ("preset", "size", "resize", "buckets", "steps"),
     ),
     "storage": Topic(
         "format and size of shards, and encoding of images",
@@ -142,7 +147,7 @@ TOPICS: Mapping[str, Topic] = {
         "smallest, and png and raw keep every bit.",
         "docs/background/formats.md",
         (
-            *("format", "encode", "encode_field", "quality", "subsampling", "progressive", "restart_markers"),
+            *("format", "encode", "encode_field", "quality", "gop", "subsampling", "progressive", "restart_markers"),
             *("shard_size", "shuffle"),
         ),
     ),
@@ -163,16 +168,16 @@ TOPICS: Mapping[str, Topic] = {
     "running": Topic(
         "workers, limits, errors, and replacing a dataset",
         "Repeat a command to resume it: finished work is kept, and the bytes of the dataset do not depend on these options. "
-        "Items that cannot be packed are listed in rejects.jsonl.",
+        "`packer rejects` lists the items that cannot be packed.",
         "docs/howto/build.md",
         ("workers", "overwrite", "work", "item_timeout", "on_error", "max_rejects"),
     ),
     "cluster": Topic(
-        "one build on many nodes, by Slurm or Ray",
-        "One build can use all nodes of a Slurm allocation (--engine srun) or of a Ray cluster (--engine ray). "
-        "`packer submit` plans a build for a job array.",
+        "one build on many nodes, with Ray or a job array",
+        "With --engine ray, a build uses all nodes of a Ray cluster. In a job array of Slurm or another scheduler, each "
+        "job packs a part with `packer build --share K/N`, and `packer merge` makes the dataset.",
         "docs/howto/cluster.md",
-        ("engine", "workers_per_node", "ray_address"),
+        ("engine", "workers_per_node", "ray_address", "ray_gpus"),
     ),
 }
 """Topics of ``packer help``. Each option has one topic."""
@@ -215,11 +220,15 @@ def add_group(parser: argparse.ArgumentParser, title: str, names: Sequence[str])
 def run(options: argparse.Namespace) -> int:
     config = {} if options.config is None else read_config(options.config)
     chosen = {"progress": not options.quiet, **config, **given_options(options)}
+    share = getattr(options, "share", None)
+    if options.dry_run and share is not None:
+        raise UsageError("cannot be used together with --dry-run, which is about the whole build", option="share")
     if options.dry_run:
         print_result(options, packer.dry_run(options.source, options.out, **chosen))
         return 0
     note_known_dataset(options.source)
-    return print_build(options, lambda: packer.build(options.source, options.out, **chosen))
+    print_job(options, lambda: packer.build(options.source, options.out, share=share, **chosen), options.out)
+    return 0
 
 
 def note_known_dataset(source: str) -> None:
@@ -235,17 +244,6 @@ def note_known_dataset(source: str) -> None:
             "in a table, and says how to pack it",
             file=sys.stderr,
         )
-
-
-def print_build(options: argparse.Namespace, call: "Callable[[], BuildResult]") -> int:
-    """Call a build and print its result, even if it has more rejects than allowed."""
-    try:
-        print_made(options, call(), options.out)
-    except TooManyRejectsError as error:
-        if error.result is not None:
-            print_made(options, error.result, options.out)
-        raise
-    return 0
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:

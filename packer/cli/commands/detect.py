@@ -4,8 +4,8 @@ import argparse
 
 import packer
 from packer.builds.build import DETECT_OPTIONS
-from packer.cli.arguments import add_parameters, call
-from packer.cli.commands.build import add_options, given_options, print_build
+from packer.cli.arguments import add_parameters, call, print_job
+from packer.cli.commands.build import add_options, given_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,4 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return print_build(options, lambda: call(packer.detect, options, **given_options(options)))
+    print_job(options, lambda: call(packer.detect, options, **given_options(options)), options.out)
+    return 0

@@ -20,12 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", action="store_true", help="list the generations: when, how and by which version each was made"
     )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help="show mean and standard deviation of the channels of all images, and store the sums of each image as a column",
+    )
     add_output_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.by is not None and options.history:
         raise UsageError("read only without `by`, which counts the values of a field", option="history")
+    if options.statistics and (options.by is not None or options.history or len(options.datasets) > 1):
+        raise UsageError("read only with one dataset, and without `by` and `history`", option="statistics")
+    if options.statistics:
+        print_result(options, packer.pixel_statistics(options.datasets[0], progress=not options.quiet))
+        return 0
     if options.by is not None and len(options.datasets) == 1:
         print_result(options, packer.count_values(options.datasets[0], by=options.by))
         return 0

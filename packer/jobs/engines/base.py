@@ -1,7 +1,7 @@
 """The protocol of an engine."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ TICK_S = 0.5
 LOOK_S = 0.1
 """Shortest time in seconds between two checks of all workers."""
 
-EventKind = Literal["start", "items", "done", "failed", "died", "timeout", "again", "tick"]
+EventKind = Literal["items", "done", "failed", "died", "timeout", "again", "note", "tick"]
 
 
 class Ended(NamedTuple):
@@ -53,11 +53,10 @@ class Event:
 
     Attributes
     ----------
-    kind : {"start", "items", "done", "failed", "died", "timeout", "again", "tick"}
-        ``"start"``: a worker is at a new item (items that end soon are not reported). ``"items"``: items ended.
-        ``"done"``: a unit ended. ``"failed"``: the job cannot continue. ``"died"``: a worker died. ``"timeout"``: an
-        item took too long, and its worker was ended. ``"again"``: a unit must run again through no fault of its own.
-        ``"tick"``: nothing happened for a while.
+    kind : {"items", "done", "failed", "died", "timeout", "again", "note", "tick"}
+        ``"items"``: items ended. ``"done"``: a unit ended. ``"failed"``: the job cannot continue. ``"died"``: a worker
+        died. ``"timeout"``: an item took too long, and its worker was ended. ``"again"``: a unit must run again through
+        no fault of its own. ``"note"``: a line for the user. ``"tick"``: nothing happened for a while.
     unit : Unit or None
     item : int or None
         The item that is or was under way.
@@ -66,7 +65,7 @@ class Event:
     result : dict
         The result of a finished unit.
     message : str
-        Description of a failure or a death.
+        Description of a failure or a death, or the line for the user.
     follows : str
         What happens to the unit after its worker was lost; set by the schedule.
     frames : int
@@ -105,14 +104,6 @@ class Engine(Protocol):
 
     def describe(self, units: int) -> str:
         """Return where this many units run, for a message."""
-        ...
-
-    def held(self) -> Collection[Unit]:
-        """Return the units whose item waits while a shared process serves another worker."""
-        ...
-
-    def stop(self, unit: Unit, item: int) -> bool:
-        """End the worker that is at an item of a unit, without an event; return False if no worker is at it."""
         ...
 
     def close(self) -> None:

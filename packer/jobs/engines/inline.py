@@ -1,7 +1,7 @@
 """The inline engine: units run in this process, one at a time."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from packer.jobs.engines.base import Ended, Event
 from packer.jobs.plan import Unit, Verdicts, Work
@@ -38,8 +38,6 @@ class InlineEngine:
             def progress(what: str, item: int, samples: int, reason: str) -> None:
                 if what == "end":
                     self._events.append(Event("items", unit, ends=(Ended(item, samples, reason),)))
-                elif what == "packed":
-                    self._events.append(Event("items", unit, ends=(Ended(item, 1, reason, samples),)))
 
             try:
                 if unit.has_items:
@@ -59,14 +57,6 @@ class InlineEngine:
     def describe(self, units: int) -> str:
         """Return where the units run."""
         return "in this process"
-
-    def held(self) -> Collection[Unit]:
-        """Return no units, because nothing is shared."""
-        return ()
-
-    def stop(self, unit: Unit, item: int) -> bool:
-        """Return False: nothing can be ended while it runs in this process."""
-        return False
 
     def close(self) -> None:
         """Close the work."""

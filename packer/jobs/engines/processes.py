@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -145,6 +145,8 @@ class _Worker(Child):
     unit : Unit or None
     seen : int or None
         The item at the last check.
+    taken_s : float
+        Time that this item has taken.
     used : bool
         Whether the worker has received a unit.
     pending : dict or None
@@ -166,6 +168,7 @@ class _Worker(Child):
         self.serial = serial
         self.unit: Unit | None = None
         self.seen: int | None = None
+        self.taken_s = 0.0
         self.used = False
         self.pending: dict[str, Any] | None = None
         self.lost_detector = False
@@ -213,7 +216,7 @@ class ProcessesEngine:
         self._events: deque[Event] = deque()
         self._failed_starts: Counter[type] = Counter()
         self._clock = Clock()
-        self._looked_s = 0.0
+        self._looked_s = self._timed_s = 0.0
 
     def idle(self) -> int:
         """Return the number of workers without a unit."""
@@ -235,7 +238,7 @@ class ProcessesEngine:
             worker = None
         if worker is None:
             worker = self._workers[place] = self._start_worker(place)
-        worker.unit, worker.seen, worker.used = unit, None, True
+        worker.unit, worker.seen, worker.taken_s, worker.used = unit, None, 0.0, True
         worker.pending = {"unit": list(unit), "verdicts": {str(item): list(why) for item, why in verdicts.items()}}
         self._send_pending()
 
@@ -245,7 +248,7 @@ class ProcessesEngine:
             pause_s = self._looked_s + LOOK_S - time.monotonic()
             if pause_s <= 0:
                 self._look_for_late_detector()
-                self._look_at_items()
+                self._look_for_late_items()
                 self._looked_s, pause_s = time.monotonic(), 0.0
             if self._events:
                 return self._events.popleft()
@@ -256,8 +259,10 @@ class ProcessesEngine:
                     continue
                 self._look_for_silent_deaths()
                 if not self._events:
-                    return Event("tick", frames=sum(w.frames for w in self._workers if w is not None and w.unit))
+                    return Event("tick", frames=self.frames())
             else:
+                if child is None:
+                    return Event("tick", frames=self.frames())
                 self._translate(child, message)
             finally:
                 self._clock.tick()
@@ -267,21 +272,13 @@ class ProcessesEngine:
         workers = min(len(self._workers), units)
         return f"by {workers} worker processes" if workers > 1 else "by 1 worker process"
 
-    def held(self) -> Collection[Unit]:
-        """Return the units whose item waits while the detector serves another worker."""
-        detector = self._detector
-        if detector is None:
-            return ()
-        return [w.unit for w in self._workers if w is not None and w.unit is not None and detector.delays(w.serial)]
+    def wake(self) -> None:
+        """Have `wait` return soon, at the latest with a ``tick``. Any thread may call this."""
+        self._answers.put((None, {}))
 
-    def stop(self, unit: Unit, item: int) -> bool:
-        """End the worker that is at an item."""
-        for worker in self._workers:
-            if worker is not None and (worker.unit, worker.item) == (unit, item):
-                worker.end()
-                self._workers[worker.place] = None
-                return True
-        return False
+    def frames(self) -> int:
+        """Return the number of frames examined so far of the videos under way."""
+        return sum(worker.frames for worker in self._workers if worker is not None and worker.unit)
 
     def close(self) -> None:
         """Kill all workers and the detector process."""
@@ -341,13 +338,22 @@ class ProcessesEngine:
         elif kind == "died":
             self._bury(worker)
 
-    def _look_at_items(self) -> None:
-        """Report new current items. Items that begin and end between two checks need no time limit."""
+    def _look_for_late_items(self) -> None:
+        """End the workers whose item takes too long, without the time in which the detector serves other workers."""
+        now_s, limit_s = self._clock.now_s(), self._team.item_timeout
+        passed_s, self._timed_s = now_s - self._timed_s, now_s
         for worker in self._workers:
-            if worker is not None and worker.unit is not None and (item := worker.item) != worker.seen:
-                worker.seen = item
-                if item is not None:
-                    self._events.append(Event("start", worker.unit, item))
+            if worker is None or worker.unit is None:
+                continue
+            item = worker.item
+            if item != worker.seen:
+                worker.seen, worker.taken_s = item, 0.0
+            elif item is not None and not (self._detector is not None and self._detector.delays(worker.serial)):
+                worker.taken_s += passed_s
+                if worker.taken_s > limit_s:
+                    worker.end()
+                    self._workers[worker.place] = None
+                    self._events.append(Event("timeout", worker.unit, item, message=f"took longer than {limit_s:g} s"))
 
     def _look_for_silent_deaths(self) -> None:
         """Find processes that ended although one of their children keeps the pipe open."""

@@ -212,4 +212,8 @@ def _is_same_source(manifest: Manifest, recipe: Recipe, listing: Listing) -> boo
 def _packing_time(manifest: Manifest) -> float | None:
     """Return the build's recorded seconds, or None if it took several sessions, or another job made the dataset since."""
     clock = manifest.wall_clock
-    return float(clock["seconds"]) if clock.get("sessions") == 1 and clock.get("tasks_run") else None
+    return (
+        float(clock["seconds"])
+        if clock.get("sessions") == 1 and clock.get("tasks_run") and "job" not in clock
+        else None
+    )

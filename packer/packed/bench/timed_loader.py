@@ -68,7 +68,7 @@ class RawSide:
 
     def run(self) -> dict[str, Any]:
         """Measure a pass over the items."""
-        clock = _Clock()
+        clock = _Stopwatch()
         samples = sum(map(self._count_samples, self._items))
         return {"samples": samples, **clock.times(), "bytes": sum(item.bytes for item in self._items)}
 
@@ -112,7 +112,7 @@ class PackedSide:
         batches = self._batches()
         for _ in range(self._loader.prefetch):
             next(batches)
-        clock, samples = _Clock(), 0
+        clock, samples = _Stopwatch(), 0
         while not samples or clock.times()["seconds"] < self._seconds:
             samples += len(next(iter(next(batches).values())))
         times = clock.times()
@@ -127,7 +127,7 @@ class PackedSide:
             yield from self._loader
 
 
-class _Clock:
+class _Stopwatch:
     """Wall clock and CPU time of this process since it was made."""
 
     def __init__(self) -> None:

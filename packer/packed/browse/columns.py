@@ -112,11 +112,13 @@ def spread_over(labels: ColumnArray, count: int) -> list[int]:
     found = np.unique(labels)
     if not count or not len(found):
         return []
-    share = -(-count // len(found))
-    several = (np.flatnonzero(labels == label) for label in found[evenly(len(found), count)])
-    some = [places[evenly(len(places), share)] for places in several]
-    turns = [int(place) for turn in zip_longest(*some) for place in turn if place is not None]
-    return turns[:count]
+    several = [np.flatnonzero(labels == label) for label in found[evenly(len(found), count)]]
+    left, shares = count, [0] * len(several)
+    for done, number in enumerate(sorted(range(len(several)), key=lambda number: len(several[number]))):
+        shares[number] = min(len(several[number]), -(-left // (len(several) - done)))  # larger ones get what is left
+        left -= shares[number]
+    some = [places[evenly(len(places), share)] for places, share in zip(several, shares, strict=True)]
+    return [int(place) for turn in zip_longest(*some) for place in turn if place is not None]
 
 
 class Selection:

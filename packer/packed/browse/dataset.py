@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ from PIL import Image
 from packer.packed.browse.columns import ColumnArray, Selection, Texts, as_text, read_blocks, read_numbers, read_texts
 from packer.sources.tables.base import open_table
 from readers.conditions import rows_where
+from readers.drawing.sound import SOUND_SIDE, draw_sound, sound_field
 from readers.formats.pool import ShardPool, Verify
-from shardspec.codecs import codec_for, image_types
+from shardspec.codecs import codec_for, image_types, video_types
 from shardspec.codecs.base import ImageCodec
 from shardspec.columns import IntArray, allocate, mark_missing
 from shardspec.errors import CodecError, UsageError
@@ -24,6 +25,9 @@ from shardspec.layout import layout_at, place_of
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import DatasetKeys, join_frame, key_fields
 from shardspec.wording import did_you_mean, list_some, shorten
+
+if TYPE_CHECKING:
+    from shardspec.codecs.video import VideoCodec
 
 BOX_SIDE = "box_side"
 """Field that only pages have: the longer side of ``box`` in pixels."""
@@ -45,8 +49,12 @@ _MEDIA_TYPES: Mapping[str, str] = {
 """Media types of the codecs whose bytes a browser can show."""
 
 
+_PLAYED: Mapping[str, str] = {name: video.media_type for name, video in video_types().items() if video.suffix == ".mp4"}
+"""Media types of the codecs whose bytes a browser can play."""
+
+
 class StoredImage(NamedTuple):
-    """An image in a format that browsers show."""
+    """An image or a video in a format that browsers show."""
 
     data: bytes
     media_type: str
@@ -71,6 +79,8 @@ class BrowsedDataset:
     ----------
     place : Path or str
         The folder, or the URL of a remote dataset.
+    sound : Field or None
+        The field of a dataset of sound, whose drawing takes the place of an image.
     sample : int array or None
         If given, the only rows of which fields are read that are not in the index (`is_sampled`): in a store, their
         values lie between the images.
@@ -94,7 +104,12 @@ class BrowsedDataset:
         if table is not None:
             self._join(table)
         images = [field for field in self.schema if field.is_image]
-        self.picture = next((field for field in images if field.name == "image"), images[0] if images else None)
+        videos = [field for field in self.schema if field.is_encoded_video]
+        self.videos = tuple(field.name for field in videos)
+        self.sound = sound_field(self.schema)
+        images += videos + ([] if self.sound is None else [self.sound])
+        first = (field for field in images if field.name in ("image", "video"))
+        self.picture = next(first, images[0] if images else None)
         self.images = tuple(field.name for field in images)
         self._codecs = {field.name: codec_for(field) for field in self.schema if not field.is_fixed}
         self._prediction = next((name for name in _PREDICTIONS if name in self.joined), None)
@@ -254,6 +269,8 @@ class BrowsedDataset:
     def stored(self, row: int, name: str | None = None) -> StoredImage:
         """Return an image as it is stored, or as PNG if browsers do not show the stored codec.
 
+        Of a video, return its middle frame; of a sound, a drawing.
+
         Raises
         ------
         DatasetError, CodecError
@@ -264,16 +281,37 @@ class BrowsedDataset:
         out = allocate([field], 1)
         self.pool.read(np.array([row], np.int64), [field.name], out, np.zeros(1, np.int64))
         value = out[field.name][0]
+        if field.is_encoded_video:
+            codec = cast("VideoCodec", self._codecs[field.name])
+            return _as_png(codec.decode_frames(value, lambda count: [count // 2])[0])
+        if field is self.sound:
+            return _as_png(draw_sound(self._decode(field, value)))
         if field.codec.name in _MEDIA_TYPES:
             return StoredImage(bytes(value), _MEDIA_TYPES[field.codec.name])
         return _as_png(value if field.is_fixed else self._codecs[field.name].decode(value))
+
+    @property
+    def playable(self) -> tuple[str, ...]:
+        """Names of the videos that browsers play."""
+        return tuple(name for name in self.videos if self.schema[name].codec.name in _PLAYED)
+
+    def played(self, row: int, name: str) -> StoredImage | None:
+        """Return a video as it is stored; None if browsers do not play the stored codec."""
+        field = self.schema[name]
+        if field.codec.name not in _PLAYED:
+            return None
+        out = allocate([field], 1)
+        self.pool.read(np.array([row], np.int64), [name], out, np.zeros(1, np.int64))
+        return StoredImage(bytes(out[name][0]), _PLAYED[field.codec.name])
 
     def sizes(self, rows: Sequence[int] | IntArray) -> list[tuple[int, int] | None]:
         """Return width and height of the images of some rows; None if the header of an image cannot be read."""
         field = self.picture
         if field is None:
             return [None] * len(rows)
-        height, width = field.shape[:2]
+        if field is self.sound:
+            return [(SOUND_SIDE, SOUND_SIDE)] * len(rows)
+        height, width = field.shape[-3:-1]
         if height is not None and width is not None:
             return [(width, height)] * len(rows)
         out = allocate([field], len(rows))
@@ -311,7 +349,9 @@ class BrowsedDataset:
     def _size(self, field: Field, value: Any) -> tuple[int, int] | None:
         codec = self._codecs[field.name]
         try:
-            if field.is_encoded_image:
+            if field.is_encoded_video:
+                height, width = cast("VideoCodec", codec).shape(value)[1:3]
+            elif field.is_encoded_image:
                 height, width = cast("ImageCodec", codec).sides(value)
             else:
                 height, width = codec.decode(value).shape[:2]

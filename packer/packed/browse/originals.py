@@ -20,7 +20,7 @@ from packer.sources.member_bytes import opener
 from packer.steps.second_image import open_reader
 from packer.vision.decode.image import decode_image, read_image
 from packer.vision.decode.sampling import Sampling
-from packer.vision.media import medium_of
+from packer.vision.media import is_picture
 from packer.workspace.disk_list import DiskList, sorted_texts, text_list
 from shardspec.errors import ItemError, MissingDependencyError, ShardspecError, UsageError, system_reason
 from shardspec.wording import LONG, cut, shorten
@@ -174,7 +174,7 @@ def read_frame(file: ItemFile, frame: int | None = None) -> npt.NDArray[np.uint8
                 for found in reader:
                     return found.image
             raise ItemError(place=name, expected=f"a frame{'' if frame is None else f' {frame}'}", found="none")
-        if file.member is None and medium_of(file.name) is None:
+        if file.member is None and not is_picture(file.name):
             raise ItemError(place=name, expected="an image or a video by its suffix")
         return decode_image(read_image(opener(file), max_pixels=MAX_PIXELS), max_pixels=MAX_PIXELS).image
     except MissingDependencyError as error:

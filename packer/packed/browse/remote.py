@@ -19,7 +19,7 @@ from readers.staging.layout import CachedLayout, find_dataset
 from shardspec.entries import FileEntry
 from shardspec.errors import StoreError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.layout import Stamp, opened
+from shardspec.layout import opened
 from shardspec.stores import Hub, Store, open_store
 
 _BLOCK_BYTES = 1 << 16
@@ -111,9 +111,9 @@ class RowsLayout(CachedLayout):
             return super().hold(entries)
         return lambda: None
 
-    def check_sizes(self, entries: Iterable[FileEntry]) -> dict[str, Stamp]:
+    def check_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Check the sizes of files that are in the cache (`Layout.check_sizes`)."""
-        return super().check_sizes([entry for entry in entries if entry.name not in self.files])
+        super().check_sizes([entry for entry in entries if entry.name not in self.files])
 
     def check_digest(self, entry: FileEntry) -> None:
         """Check the digest of a file if it is in the cache (`Layout.check_digest`)."""

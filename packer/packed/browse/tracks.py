@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from packer.packed.browse.dataset import BrowsedDataset
 from shardspec.columns import IntArray
+from shardspec.manifest import Manifest
 
 _PAUSE_MS = 200
 _SHORTEST_PAUSE_MS, _LONGEST_PAUSE_MS = 16, 1000
@@ -19,12 +20,12 @@ _HIGHEST_RATE = 192_000  # of --audio; the manifest may be anyone's
 
 
 class Sound(NamedTuple):
-    """The sound of a track.
+    """The sound of a track, or of one sample.
 
     Attributes
     ----------
-    samples : ndarray, (N,), int16
-        Mono. It begins with the first sample of the track. Frames that are missing are silent.
+    samples : ndarray, (N,) or (C, N), int16
+        That of a track is mono. It begins with the first sample of the track. Frames that are missing are silent.
     rate : int
         Samples a second.
     """
@@ -42,10 +43,10 @@ class Sound(NamedTuple):
         """Return a WAV file."""
         file = io.BytesIO()
         with wave.open(file, "wb") as out:
-            out.setnchannels(1)
+            out.setnchannels(1 if self.samples.ndim == 1 else len(self.samples))
             out.setsampwidth(2)
             out.setframerate(self.rate)
-            out.writeframes(self.samples.astype("<i2").tobytes())
+            out.writeframes(np.ascontiguousarray(self.samples.T, "<i2").tobytes())
         return file.getvalue()
 
 
@@ -62,7 +63,7 @@ def track_rows(dataset: BrowsedDataset, row: int, most: int | None = None) -> In
     if "track" in dataset.small_fields:
         tracks = np.ma.getdata(dataset.column("track"))[same]
         same = same[tracks == tracks[same == row][0]]
-    order = next((name for name in ("frame_position", "frame") if name in dataset.small_fields), None)
+    order = next((name for name in ("frame_position", "frame", "piece") if name in dataset.small_fields), None)
     if order is not None:
         frames = np.ma.getdata(dataset.column(order))
         if len(np.unique(frames[same])) < len(same) and "key" in dataset.schema:  # merged parts with the same sources
@@ -96,12 +97,10 @@ def pauses_ms(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> list[i
 
 def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound | None:
     """Return the sound of a track; None if the dataset has none, or if it is longer than ten minutes."""
-    times = _times(dataset, rows)
-    rates = [generation.recipe.get("audio") for generation in dataset.manifest.generations]
-    rate = next((rate for rate in rates if isinstance(rate, int) and 0 < rate <= _HIGHEST_RATE), None)
+    times, rate = _times(dataset, rows), _rate(dataset, rows)
     if "audio" not in dataset.schema or rate is None or times is None or not len(rows):
         return None
-    parts = [np.asarray(sample["audio"], np.int16).reshape(-1) for sample in dataset.read(rows, ["audio"])]
+    parts = [np.atleast_2d(sample["audio"]).mean(axis=0).astype(np.int16) for sample in dataset.read(rows, ["audio"])]
     if not ((times >= times[0]) & (times - times[0] <= _LONGEST_SOUND_S)).all():  # false for NaN
         return None
     starts = np.rint((times - times[0]) * rate).astype(np.int64).tolist()
@@ -115,9 +114,32 @@ def sound_of(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> Sound |
     return Sound(samples, rate)
 
 
+def sound_of_sample(dataset: BrowsedDataset, row: int) -> Sound | None:
+    """Return the sound of a sample that is a video or a sound; None if it has none, or if it is longer than ten minutes."""
+    rate = _rate(dataset, [row])
+    if rate is None or "audio" not in dataset.schema or not (dataset.videos or dataset.sound is not None):
+        return None
+    samples = np.asarray(dataset.read([row], ["audio"])[0]["audio"], np.int16)
+    return Sound(samples, rate) if samples.shape[-1] <= _LONGEST_SOUND_S * rate else None
+
+
+def _rate(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> int | None:
+    """Return the samples a second of the sound: those of the first row, or those of all videos."""
+    if dataset.sound is not None and len(rows):
+        rate = int(dataset.read(rows[:1], ["audio_rate"])[0]["audio_rate"])
+        return rate if 0 < rate <= _HIGHEST_RATE else None
+    return sound_rate(dataset.manifest)
+
+
+def sound_rate(manifest: Manifest) -> int | None:
+    """Return the samples a second of the field ``audio``; None if unknown."""
+    rates = [generation.recipe.get("audio") for generation in manifest.generations]
+    return next((rate for rate in rates if isinstance(rate, int) and 0 < rate <= _HIGHEST_RATE), None)
+
+
 def _times(dataset: BrowsedDataset, rows: Sequence[int] | IntArray) -> npt.NDArray[np.float64] | None:
     """Return the times of rows in seconds; of videos that were resampled, those of the ticks."""
-    rate = dataset.manifest.generations[-1].recipe.get("resample_fps")
+    rate = dataset.manifest.newest.recipe.get("resample_fps")
     if isinstance(rate, int | float) and rate > 0 and "frame_position" in dataset.small_fields:
         return np.asarray(dataset.numbers("frame_position")[np.asarray(rows, np.int64)] / rate, np.float64)
     if "time" not in dataset.small_fields or dataset.field("time").kind == "text":

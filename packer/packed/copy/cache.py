@@ -9,6 +9,7 @@ from filelock import Timeout
 
 from packer.jobs.result import Result
 from packer.recipe.checks import checked
+from packer.workspace.scratch import delete_abandoned
 from readers.staging.folder import CachedDataset, CacheFolder
 from readers.staging.layout import cache_folder
 from shardspec.errors import BuildLockedError
@@ -41,7 +42,7 @@ class CacheReport(Result):
             held = sum(dataset.files.values())
             if dataset.manifest is None:
                 lines.append(
-                    f"  {dataset.url}: {held / 1e9:.3f} GB with a damaged manifest, replaced when it is opened"
+                    f"  {dataset.url}: {held / 1e9:.3f} GB with a manifest of a later version, or a damaged one"
                 )
                 continue
             entries = dataset.manifest.entries
@@ -92,6 +93,7 @@ def cache(folder: str | os.PathLike[str] | None = None, *, clear: bool = False) 
         with place.lock().acquire(timeout=3):  # a stager ends a second after its last client
             found = tuple(place.list())
             place.sweep()
+            delete_abandoned(place.root)  # of `packer verify`
             for dataset in found:
                 place.clear(dataset)
     except Timeout:

@@ -10,13 +10,14 @@ from typing import Any
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.jobs.transfers import Transfers
-from packer.packed.copy.copy_targets import Bucket, DatasetPlace, Folder, Repository
+from packer.packed.copy.copy_targets import BucketTarget, DatasetPlace, Folder, Repository
 from packer.packed.copy.part import copy_part, is_part
 from packer.recipe.checks import checked
+from packer.workspace.card import is_generated
 from packer.workspace.folder import output_folder
 from packer.workspace.scratch import TemporaryFiles
 from readers.staging.layout import dataset_layout
-from shardspec.entries import FileEntry
+from shardspec.entries import CARD_NAME, FileEntry, tagged_start
 from shardspec.errors import NotADatasetError, ShardCorruptError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, given_path
 from shardspec.manifest import Manifest
@@ -88,9 +89,9 @@ def copy(
     split : str, optional
         Value of the field ``split`` that the samples must have, such as ``"train"``.
     overwrite : bool
-        Whether to replace another dataset. Its files that do not belong to the copy are deleted first, so it can no
-        longer be opened; except on the Hugging Face Hub, which changes in one commit, and where a part is written to a
-        folder.
+        Whether to replace another dataset. It can be read until the copy is complete, and then its other files are
+        deleted, so the target needs room for both. A dataset whose file names have no digests, as those of early
+        versions, may be deleted first.
     storage_options : mapping, optional
         Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
     progress : bool or ProgressListener
@@ -158,12 +159,17 @@ def _copy_files(
 ) -> CopyResult:
     """Copy all files of the dataset with this manifest."""
     manifest = Manifest.loads(data, source.place(MANIFEST_NAME))
-    present, copied = _prepare(target, manifest, overwrite), 0
+    (present, stale), copied = _prepare(target, manifest, overwrite), 0
     with Stage(listener, "copying", len(manifest.entries), "files") as stage:
         for entry, done in _in_threads(lambda entry: _copy_file(source, target, entry, present), manifest.entries):
             copied += done
             stage.advance(size=entry.bytes if done else 0)
-    target.commit(data)
+    card, standing = source.card(), target.card()
+    if standing is not None and (card == standing or not is_generated(standing)):  # the same, or edited by a person
+        card = None
+    elif card is None and standing is not None:
+        stale.append(CARD_NAME)
+    target.commit(data, card, stale)
     return CopyResult(target.name, manifest, copied, len(manifest.entries) - copied)
 
 
@@ -183,8 +189,8 @@ def _check_made(target: DatasetPlace, made: Manifest, manifest: Manifest, choice
     return CopyResult(target.name, made, 0, len(made.entries))
 
 
-def _prepare(target: DatasetPlace, manifest: Manifest, overwrite: bool) -> dict[str, int]:
-    """Return the sizes of the files in the target, by name, after deleting those of replaced and interrupted copies.
+def _prepare(target: DatasetPlace, manifest: Manifest, overwrite: bool) -> tuple[dict[str, int], list[str]]:
+    """Return the sizes of the files in the target, by name, and the names of those to delete when the copy is complete.
 
     A manifest of the same files is left to be replaced.
     """
@@ -193,17 +199,21 @@ def _prepare(target: DatasetPlace, manifest: Manifest, overwrite: bool) -> dict[
     same_files = old is not None and replaced == manifest.entries  # as after `packer describe`
     if old is not None and not same_files and not overwrite:
         raise _another(target)
-    names = {entry.name for entry in manifest.entries}
-    stale = [name for name in present if _PARTIAL_OF.sub("", name) in names and name not in names]
-    stale += [entry.name for entry in replaced if entry.name in present and entry.name not in names]
-    others = sorted(present.keys() - names - {*stale, MANIFEST_NAME, *target.besides})
+    names = {entry.name: entry.sha256 for entry in manifest.entries}
+    stale = {name for name in present if _PARTIAL_OF.sub("", name) in names}
+    if old is not None:  # files of the replaced dataset, and of interrupted copies
+        known = {"", *(tagged_start(entry.name) for entry in replaced)}
+        stale |= {entry.name for entry in replaced} | {name for name in present if tagged_start(name) not in known}
+    stale = (stale & present.keys()) - names.keys()
+    card = () if old is None else (CARD_NAME,)
+    others = sorted(present.keys() - names.keys() - {*stale, MANIFEST_NAME, *card, *target.besides})
     if others and not same_files:
         raise _other_files(target, others)
-    if stale:
+    if any(names.get(entry.name, entry.sha256) != entry.sha256 for entry in replaced):
         target.delete(stale)
-    if old is not None and not same_files:
         target.delete([MANIFEST_NAME])  # last: without it, the files of the replaced dataset would look like others
-    return present
+        stale.clear()
+    return present, sorted(stale)
 
 
 def _other_files(target: DatasetPlace, names: Sequence[str]) -> UsageError:
@@ -260,5 +270,5 @@ def _target(out: str | os.PathLike[str], options: Mapping[str, Any] | None) -> D
     return Folder(output_folder(out)) if store is None else _bucket(store)
 
 
-def _bucket(store: Store | Hub) -> Bucket:
-    return Repository(store) if isinstance(store, Hub) else Bucket(store)
+def _bucket(store: Store | Hub) -> BucketTarget:
+    return Repository(store) if isinstance(store, Hub) else BucketTarget(store)

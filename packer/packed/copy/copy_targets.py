@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile, gettempdir
 from typing import Protocol
 
 from packer.workspace.durable import fsync_folder, write_durably, writing
 from shardspec.columns import Buffer
-from shardspec.entries import FileEntry
+from shardspec.entries import CARD_NAME, FileEntry
 from shardspec.errors import StoreError, UsageError
-from shardspec.layout import CARD_NAME, MANIFEST_NAME, Layout, checked_chunks
-from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.layout import MANIFEST_NAME, Layout, checked_chunks
+from shardspec.manifest import MANIFEST_BYTES_MAX
 from shardspec.stores import Hub, Store
 
 _CHUNK_BYTES = 4 << 20
@@ -59,8 +58,12 @@ class DatasetPlace(Protocol):
         """Write a file with the content that it has in another place."""
         ...
 
-    def commit(self, manifest: bytes) -> None:
-        """Write the manifest, after all other files."""
+    def card(self) -> bytes | None:
+        """Return the card, which no manifest lists because people edit it; None if there is none."""
+        ...
+
+    def commit(self, manifest: bytes, card: bytes | None, stale: Iterable[str]) -> None:
+        """Write the manifest after all other files, then the card if it is given, and delete files that are not needed."""
         ...
 
     def delete(self, names: Iterable[str]) -> None:
@@ -123,20 +126,31 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, _checked(entry, source))
 
-    def commit(self, manifest: bytes) -> None:
-        """Write the manifest, after all other files."""
+    def card(self) -> bytes | None:
+        """Return the card, or None if there is none."""
+        path = Layout(self.root).card
+        return path.read_bytes() if path.is_file() else None
+
+    def commit(self, manifest: bytes, card: bytes | None, stale: Iterable[str]) -> None:
+        """Write the manifest after all other files, then the card if it is given, and delete files that are not needed."""
         with writing(self.root):
             write_durably(self.root / MANIFEST_NAME, manifest)
+            if card is not None:
+                write_durably(self.root / CARD_NAME, card)
+        self.delete(stale)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete some files."""
         with writing(self.root):
             for name in names:
                 (self.root / name).unlink(missing_ok=True)
+                for folder in PurePosixPath(name).parents[:-1]:
+                    with suppress(OSError):  # raised unless it is empty
+                        (self.root / folder).rmdir()
             fsync_folder(self.root)
 
 
-class Bucket:
+class BucketTarget:
     """A store."""
 
     besides: Sequence[str] = ()
@@ -150,10 +164,11 @@ class Bucket:
 
     def manifest(self) -> bytes | None:
         """Return the content of the manifest, or None if there is none."""
-        try:
-            return self.store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
-        except FileNotFoundError:
-            return None
+        return self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
+
+    def card(self) -> bytes | None:
+        """Return the card, or None if there is none."""
+        return self._read(CARD_NAME, _CARD_BYTES_MAX)
 
     def names(self) -> dict[str, int]:
         """Return the sizes of all files by name."""
@@ -189,16 +204,25 @@ class Bucket:
                     file.seek(0)
                 self.store.put(entry.name, file)
 
-    def commit(self, manifest: bytes) -> None:
-        """Write the manifest, after all other files."""
+    def commit(self, manifest: bytes, card: bytes | None, stale: Iterable[str]) -> None:
+        """Write the manifest after all other files, then the card if it is given, and delete files that are not needed."""
         self.store.put(MANIFEST_NAME, manifest)
+        if card is not None:
+            self.store.put(CARD_NAME, card)
+        self.delete(stale)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete some files."""
         self.store.delete(names)
 
+    def _read(self, name: str, most: int) -> bytes | None:
+        try:
+            return self.store.read(name, most)
+        except FileNotFoundError:
+            return None
 
-class Repository(Bucket):
+
+class Repository(BucketTarget):
     """A repository of the Hugging Face Hub, whose files all change in one commit."""
 
     besides: Sequence[str] = (".gitattributes", CARD_NAME)
@@ -207,19 +231,6 @@ class Repository(Bucket):
         super().__init__(hub)
         self._hub = hub
         self._etags: dict[str, str] = {}
-
-    def manifest(self) -> bytes | None:
-        """Return the content of the manifest, with the card as it is now: people edit it on the Hub."""
-        data = super().manifest()
-        manifest = None if data is None else Manifest.loads(data, self.place(MANIFEST_NAME))
-        entry = None if manifest is None else manifest.find_file(CARD_NAME)
-        if manifest is None or entry is None:
-            return data
-        card = self._hub.read(CARD_NAME, _CARD_BYTES_MAX)
-        found = FileEntry(CARD_NAME, len(card), hashlib.sha256(card).hexdigest())
-        if found == entry:
-            return data
-        return replace(manifest, files=tuple(found if one == entry else one for one in manifest.files)).dumps()
 
     def names(self) -> dict[str, int]:
         """Return the sizes of all files by name."""
@@ -232,10 +243,10 @@ class Repository(Bucket):
         etag = self._etags[name]
         return etag if len(etag) == _SHA256_CHARACTERS else super().digest(name)
 
-    def commit(self, manifest: bytes) -> None:
-        """Make all files visible, with the manifest."""
-        if self._hub.is_changed or self.manifest() != manifest:
-            self._hub.put(MANIFEST_NAME, manifest)
+    def commit(self, manifest: bytes, card: bytes | None, stale: Iterable[str]) -> None:
+        """Make all changes visible, with the manifest and the card."""
+        if self._hub.is_changed or self.manifest() != manifest or card is not None:
+            super().commit(manifest, card, stale)
             self._hub.commit()
 
 

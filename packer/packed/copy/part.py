@@ -8,13 +8,13 @@ import numpy as np
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.plan import Input, open_input, shards_of
+from packer.packed.plan import PackedInput, open_input, shards_of
 from packer.packed.split.part import ItemsOfRows, plan_part
 from packer.recipe.options import BuildOptions
 from readers.conditions import rows_where
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.layout import CARD_NAME, Layout, opened
+from shardspec.layout import Layout, opened
 from shardspec.manifest import Manifest
 from shardspec.wording import list_some, shorten
 
@@ -43,7 +43,7 @@ def copy_part(
     if not layout.is_local:
         opened[layout.root] = layout
         in_shards = {entry.name for shard in manifest.shards for entry in shard.files}
-        layout.hold([entry for entry in manifest.entries if entry.name not in {*in_shards, CARD_NAME}])
+        layout.hold([entry for entry in manifest.entries if entry.name not in in_shards])
     dataset = BrowsedDataset(layout.root, verify="digest")  # a wrong value would select a wrong sample
     rows = _select(dataset, choice)
     wanted = shards_of([shard.samples for shard in manifest.shards], rows)
@@ -86,4 +86,4 @@ def is_part(made: Manifest, manifest: Manifest, choice: Mapping[str, str]) -> bo
         return False
     options = job.get("options", {})
     same = all(options.get(name) == choice.get(name) for name in ("where", "split"))
-    return same and job.get("digests") == [Input(Path(), manifest).digest]
+    return same and job.get("digests") == [PackedInput(Path(), manifest).digest]

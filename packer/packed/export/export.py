@@ -1,4 +1,4 @@
-"""``packer export``: write plain image files and a table."""
+"""``packer export``: write plain files of images or sound, and a table."""
 
 import base64
 import json
@@ -15,19 +15,23 @@ import numpy as np
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
-from packer.packed.export.names import NAMES, SUFFIXES
+from packer.packed.browse.tracks import sound_rate
+from packer.packed.export.names import NAMES, SOUNDS, SUFFIXES
 from packer.packed.export.tables import TABLES, ExportTable
 from packer.recipe.checks import checked
+from packer.steps.encode import SOUND_FIELDS
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, fsync_tree
 from packer.workspace.folder import locked, output_folder, refuse_files
+from readers.drawing.sound import sound_field
 from readers.formats.machine import available_processors
 from readers.staging.layout import dataset_folder
 from shardspec.codecs import codec_for
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
 from shardspec.layout import Layout
-from shardspec.registry import resolve
+from shardspec.manifest import Manifest
+from shardspec.registry import import_target, resolve
 from shardspec.schema import NO_CLASS, Field, NamedConfig
 from shardspec.wording import counted, shorten
 
@@ -54,9 +58,11 @@ class ExportResult(Result):
     table : Path
         The table's file in the folder.
     samples, images : int
-        Samples, and images written as files.
+        Samples, and images or sounds written as files.
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
+    noun : str
+        What one of `images` is: ``"image"`` or ``"sound"``.
     """
 
     path: Path
@@ -64,13 +70,12 @@ class ExportResult(Result):
     samples: int
     images: int
     found_finished: bool = False
+    noun: str = "image"
 
     def describe(self) -> str:
         """Describe the folder in one line."""
         done = "finished already, nothing was done: " if self.found_finished else ""
-        return (
-            f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.images, 'image')}, {self.table.name}"
-        )
+        return f"{self.path}: {done}{counted(self.samples, 'sample')}, {counted(self.images, self.noun)}, {self.table.name}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the folder and its counts as JSON."""
@@ -84,12 +89,14 @@ def export(
     *,
     table: str = "csv",
     names: str = "key",
+    sound: str = "wav",
     progress: bool | ProgressListener = True,
 ) -> ExportResult:
     """Write a packed dataset as plain files and a table that ``packer build`` can read.
 
-    Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded images keep their stored bytes, and raw
-    images become PNG. The table has a column ``path``, the name of the class as ``label``, numbers and text unchanged,
+    Files are named like ``<class>/<key>.jpg``, or as in the source. Encoded images and videos keep their stored bytes,
+    raw images become PNG, and the sound of a video a WAV file. Packed sound files become WAV or FLAC, with every
+    sample. The table has a column ``path``, the name of the class as ``label``, numbers and text unchanged,
     arrays as JSON and blobs as base64. A field that a build writes itself, such as ``key``, is called ``packed_key`` in
     the table, so that a new build keeps both.
 
@@ -109,6 +116,8 @@ def export(
         Whether to name files by class and key, or by the field ``source``, the path of the original in its
         source. If several samples come from one original, add the number of the frame or row. The suffix fits the
         stored image.
+    sound : {"wav", "flac"}
+        Type of the files of a dataset of sound.
     progress : bool or ProgressListener
         Whether to show progress on standard error, or the listener to receive it.
 
@@ -130,8 +139,12 @@ def export(
     source, target, listener = dataset_folder(dataset), output_folder(out), listener_of(progress)
     table_class = resolve("table", table, TABLES)
     checked("names", names, str, choices=tuple(NAMES))
+    checked("sound", sound, str, choices=SOUNDS)
     manifest = Layout(source).load()
     record = {"digest": manifest.digest, "table": table, "names": names}
+    is_of_sound = sound_field(manifest.schema) is not None
+    if is_of_sound:
+        record["sound"] = sound
     if target.resolve() == source.resolve():
         raise UsageError(
             place=target, expected="a folder outside the dataset", found="the dataset itself", hint="choose another"
@@ -143,12 +156,13 @@ def export(
     with closing(samples.rows), _staged(target, listener.on_message) as folder:
         if _is_written(target):  # by a call that has just ended
             return _find_finished(target, record)
-        columns = _Columns(samples, names)
+        columns = _Columns(samples, names, manifest, sound)
         with closing(table_class(folder / f"table.{table}", columns.kinds())) as rows:
             images = _write(samples, folder, columns, rows, listener)
         document = {**record, "samples": len(samples), "images": images}
         (folder / RECORD_NAME).write_text(json.dumps(document) + "\n", "ascii")
-    return ExportResult(target, target / f"table.{table}", len(samples), images)
+    noun = "sound" if is_of_sound else ExportResult.noun
+    return ExportResult(target, target / f"table.{table}", len(samples), images, noun=noun)
 
 
 class _SpaceBeside(Workspace):
@@ -194,8 +208,11 @@ def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
         what = "something else"
     else:
         if all(found.get(name) == value for name, value in record.items()):
-            return ExportResult(target, target / f"table.{record['table']}", samples, images, found_finished=True)
-        chosen = " ".join(f"--{name} {shorten(found.get(name))}" for name in ("table", "names"))
+            noun = "sound" if "sound" in record else ExportResult.noun
+            return ExportResult(target, target / f"table.{record['table']}", samples, images, True, noun)
+        chosen = " ".join(
+            f"--{name} {shorten(found.get(name))}" for name in ("table", "names", "sound") if name in found
+        )
         what = "an export of another dataset" if digest != record["digest"] else f"one with {chosen}".replace("'", "")
     raise UsageError(place=target, expected="a new or empty folder", found=what, hint="choose another folder")
 
@@ -216,41 +233,39 @@ def _write(
             for place, number in enumerate(numbers):
                 row, paths = columns.row({name: values[place] for name, values in encoded.items()}, number)
                 rows.append(row)
-                files += [(root / path, field, encoded[field.name][place]) for field, path in paths]
-            for folder in {path.parent for path, _, _ in files}:
+                rate = int(encoded["audio_rate"][place]) if "audio_rate" in encoded else 0
+                files += [(root / path, field, encoded[field.name][place], rate) for field, path in paths]
+            for folder in {path.parent for path, *_ in files}:
                 folder.mkdir(parents=True, exist_ok=True)
-            for _ in pool.map(lambda file: _write_image(*file), files):
+            for _ in pool.map(lambda file: columns.write(*file), files):
                 images += 1
             table.write(rows)
             shown.advance(len(numbers))
     return images
 
 
-def _write_image(path: Path, field: Field, data: Any) -> None:
-    if field.codec.name == "raw":
-        image = data if field.is_fixed else codec_for(field).decode(data)
-        data = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))).encode(image)
-    with path.open("xb") as file:
-        file.write(data)
-
-
 class _Columns:
-    """Turns samples into rows of the table, and names the files of their images."""
+    """Turns samples into rows of the table, and names the files of their images and sounds."""
 
-    def __init__(self, samples: PackedSamples, names: str) -> None:
+    def __init__(self, samples: PackedSamples, names: str, manifest: Manifest, sound: str) -> None:
         schema = samples.schema
-        self._images = [field for field in schema if field.is_image]
-        self._images.sort(key=lambda field: field.name != "image")
+        self._images = [field for field in schema if field.is_image or field.is_encoded_video]
+        self._images.sort(key=lambda field: field.name not in ("image", "video"))
+        self._rate = sound_rate(manifest) if any(field.is_encoded_video for field in schema) else None
+        reserved, codec = RESERVED, self._images[0].codec.name if self._images else "raw"
+        if (of_sound := sound_field(schema)) is not None:
+            self._images, codec = [of_sound], sound
+            reserved |= set(SOUND_FIELDS)
         self._codecs = {field.name: codec_for(field) for field in schema if field.kind == "text"}
-        self._files = NAMES[names](samples, self._images[0].codec.name if self._images else "raw")
+        self._files = NAMES[names](samples, codec)
         # A missing value is null in the table, so that the column that marks it can be left out.
         self._marks = {f.name: mark for f in schema if f.is_small and (mark := schema.validity(f.name)) is not None}
         self._fields = [field for field in schema if field.name not in self._marks.values()]
-        taken = {PATH_COLUMN, *schema.names} - RESERVED
+        taken = {PATH_COLUMN, *schema.names} - reserved
         self._names: dict[str, str] = {}
         for field in self._fields:
-            name = field.name if field not in self._images else f"{field.name}_path"
-            while name in RESERVED or name == PATH_COLUMN or (name != field.name and name in taken):
+            name = field.name if field not in self._images and not self._is_sound(field) else f"{field.name}_path"
+            while name in reserved or name == PATH_COLUMN or (name != field.name and name in taken):
                 name = PREFIX + name
             self._names[field.name] = PATH_COLUMN if field in self._images[:1] else name
             taken.add(name)
@@ -267,6 +282,7 @@ class _Columns:
             (field, f"{stem}.{field.name}{SUFFIXES[field.codec.name][0]}" if place else f"{stem}{suffix}")
             for place, field in enumerate(self._images)
         ]
+        paths += [(field, f"{stem}.wav") for field in self._fields if self._is_sound(field)]
         where = {field.name: path for field, path in paths}
         for field in self._fields:
             mark = self._marks.get(field.name)
@@ -274,6 +290,22 @@ class _Columns:
             value = where.get(field.name) or (self._value(field, encoded[field.name]) if known else None)
             row[self._names[field.name]] = value
         return row, paths
+
+    def _is_sound(self, field: Field) -> bool:
+        """Return whether a field becomes a WAV file: the sound of a video."""
+        return field.name == "audio" and self._rate is not None
+
+    def write(self, path: Path, field: Field, data: Any, rate: int) -> None:
+        """Write the file of an image, a video or a sound, which has its own `rate` if that is not 0."""
+        if not field.is_image and not field.is_encoded_video:
+            samples = np.atleast_2d(data if field.is_fixed else codec_for(field).decode(data))
+            write: Any = import_target("packer.vision.sound.write:sound_bytes", what="sound", extra="pack")
+            data = write(samples, rate or self._rate, path.suffix[1:])
+        elif field.codec.name == "raw":
+            image = data if field.is_fixed else codec_for(field).decode(data)
+            data = codec_for(Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))).encode(image)
+        with path.open("xb") as file:
+            file.write(data)
 
     def _kind(self, field: Field) -> str:
         single = field.is_scalar and not field.classes

@@ -1,4 +1,4 @@
-"""Names of exported images: by class and key, or as in the source."""
+"""Names of exported images and sounds: by class and key, or as in the source."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,19 +9,26 @@ from typing import Any
 from packer.assembly.samples import PackedSamples
 from packer.vision.media import medium_of
 from packer.workspace.hashing import number_all, repeated
-from shardspec.codecs import image_types
+from shardspec.codecs import image_types, video_types
 from shardspec.errors import UsageError
 from shardspec.schema import Field
 from shardspec.wording import list_some
 
 UNLABELLED = "images"
-"""Folder of images without labels."""
+UNLABELLED_SOUNDS = "sounds"
+"""Folders of images and sounds without labels."""
 
 SUFFIXES: Mapping[str, tuple[str, ...]] = {
     **{name: image.suffixes for name, image in image_types().items()},
     "raw": image_types()["png"].suffixes,
+    **{name: (video.suffix,) for name, video in video_types().items()},
+    "wav": (".wav",),
+    "flac": (".flac",),
 }
-"""Suffixes of an image by its codec, the usual one first."""
+"""Suffixes of an image or a video by its codec, the usual one first, and of sound by the type of its files."""
+
+SOUNDS = ("wav", "flac")
+"""Types of files of sound."""
 
 _UNSAFE = re.compile(r'[\x00-\x1f/\\:*?"<>|\ud800-\udfff]|^[.\s]|[.\s]\Z')
 _NAME_CHARACTERS = 80
@@ -34,10 +41,11 @@ class KeyNames:
         schema = samples.schema
         self._folders = _class_folders(schema["label"]) if "label" in schema else None
         self._suffix = SUFFIXES[codec][0]
+        self._unlabelled = UNLABELLED_SOUNDS if codec in SOUNDS else UNLABELLED
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """Return the path of the image of an encoded sample, without its suffix, and the suffix."""
-        folder = UNLABELLED
+        """Return the path of the file of an encoded sample, without its suffix, and the suffix."""
+        folder = self._unlabelled
         if self._folders is not None:
             label = int(encoded["label"])
             folder = self._folders[label] if 0 <= label < len(self._folders) else safe_name(str(label))
@@ -48,7 +56,7 @@ class KeyNames:
 
 
 class SourceNames:
-    """Names as in the field ``source``, with its folders. Samples of one file get the number of their frame or row.
+    """Names as in the field ``source``, with its folders. Samples of one file get the number of their frame, piece or row.
 
     Raises
     ------
@@ -64,13 +72,14 @@ class SourceNames:
             )
         self._suffixes = SUFFIXES[codec]
         self._rows = samples.rows
-        self._has_frames = "frame" in schema and schema["frame"].is_scalar
+        numbers = (name for name in ("frame", "piece") if name in schema and schema[name].is_scalar)
+        self._number = next(numbers, None)
         self._several = frozenset(repeated(number_all(map(_fold, self._all(frames=False)))).tolist())
         every = chain(self._all(frames=False), self._all(frames=True))
         self._alike = frozenset(repeated(number_all(map(_fold, every))).tolist())
 
     def name(self, encoded: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """Return the path of the image of an encoded sample, without its suffix, and the suffix."""
+        """Return the path of the file of an encoded sample, without its suffix, and the suffix."""
         source = _decode(encoded["source"])
         stem, suffix = self._split(source)
         is_new = not source.startswith(stem)  # the changed name might equal another one
@@ -82,7 +91,7 @@ class SourceNames:
         return f"{stem}.row-{number:08d}" if is_new else stem, suffix
 
     def _all(self, frames: bool) -> Iterator[tuple[str, str]]:
-        fields = ["source", *(["frame"] if self._has_frames else [])]
+        fields = ["source", *([] if self._number is None else [self._number])]
         for batch in self._rows.batches(fields):
             for place, source in enumerate(batch["source"]):
                 stem, suffix = self._split(_decode(source))
@@ -96,7 +105,7 @@ class SourceNames:
         return "/".join(map(safe_name, stem.split("/"))), own if own.lower() in self._suffixes else self._suffixes[0]
 
     def _with_frame(self, stem: str, encoded: Mapping[str, Any]) -> str:
-        return f"{stem}.frame-{int(encoded['frame']):06d}" if self._has_frames else stem
+        return stem if self._number is None else f"{stem}.{self._number}-{int(encoded[self._number]):06d}"
 
 
 NAMES: Mapping[str, type[KeyNames] | type[SourceNames]] = {"key": KeyNames, "source": SourceNames}

@@ -22,7 +22,7 @@ from shardspec.schema import NO_CLASS, Field
 
 MEANINGS: Mapping[str, str] = {
     "key": "Name of the sample, unique in the dataset",
-    "source": "Path of the image or video that the sample comes from",
+    "source": "Path of the image, video or sound file that the sample comes from",
     "label": "Class of the sample; -1 if unknown",
     "image": "Image",
     "landmarks": "Points of the face in pixels of the image (x, y)",
@@ -33,7 +33,9 @@ MEANINGS: Mapping[str, str] = {
     "score": "Confidence of the face detector, 0 to 1",
     "matrix": "Affine map from pixels of the frame to pixels of the image, 2 x 3",
     "frame": "Number of the frame in its video, from 0",
-    "time": "Time of the frame in its video in seconds",
+    "time": "Time of the frame in its video, or of the sound in its file, in seconds",
+    "audio": "Waveform, in 16 bits",
+    "audio_rate": "Samples of the waveform per second",
     "track": "Number of the face track in its video; -1 if none",
     "frame_position": "Position among the frames that were sampled from the video, from 0",
     "split": "Official split of the sample",

@@ -26,6 +26,7 @@ _CONTEXT: dict[str, Any] = {
     "cr": "http://mlcommons.org/croissant/",
     "rai": "http://mlcommons.org/croissant/RAI/",
     "dct": "http://purl.org/dc/terms/",
+    "prov": "http://www.w3.org/ns/prov#",
     "conformsTo": "dct:conformsTo",
     "name": {"@container": "@language"},
     "description": {"@container": "@language"},
@@ -61,6 +62,19 @@ _MEDIA = {
     ".jsonl": "application/jsonlines",
     ".md": "text/markdown",
 }
+_SAID = {
+    "limitations": "rai:dataLimitations",
+    "biases": "rai:dataBiases",
+    "sensitive": "rai:personalSensitiveInformation",
+    "use_cases": "rai:dataUseCases",
+    "social_impact": "rai:dataSocialImpact",
+    "synthetic": "rai:hasSyntheticData",
+    "derived_from": "prov:wasDerivedFrom",
+}
+"""Property of each entry for responsible AI. With ``prov:wasGeneratedBy``, which is always written, these are the fields
+that NeurIPS's track of evaluations and datasets demands since 2026."""
+_ORGANIZATION = "organization:"
+
 _VERSION = "1.0.0+"
 """Start of ``sdVersion``, the version of the description. The rest is the start of the description's SHA-256."""
 _DIGITS = 16
@@ -79,23 +93,32 @@ class Croissant(Result):
         The JSON-LD document.
     missing : tuple of str
         Entries that Croissant demands and the dataset lacks.
+    missing_responsible : tuple of str
+        Entries for responsible AI that the dataset lacks, and that conferences such as NeurIPS demand.
     """
 
     path: Path | None
     document: dict[str, Any]
     missing: tuple[str, ...]
+    missing_responsible: tuple[str, ...]
 
     def describe(self) -> str:
         """Return the document, or the name of the file it was written to and what it lacks."""
         if self.path is None:
             return _dumps(self.document).removesuffix("\n")
-        lacks = f", without {list_some(self.missing)}, which Croissant demands: add with {program()} describe"
-        return f"{self.path}: Croissant 1.1 written{lacks if self.missing else ''}"
+        lacks = [
+            f"without {list_some(names, len(names))}, which {who}"
+            for names, who in ((self.missing, "Croissant demands"), (self.missing_responsible, "NeurIPS demands"))
+            if names
+        ]
+        without = f", {' and '.join(lacks)}: add with {program()} describe" if lacks else ""
+        return f"{self.path}: Croissant 1.1 written{without}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the same as JSON."""
         out = None if self.path is None else str(self.path)
-        return {"out": out, "missing": list(self.missing), "document": self.document}
+        lacks = {"missing": list(self.missing), "missing_responsible": list(self.missing_responsible)}
+        return {"out": out, **lacks, "document": self.document}
 
 
 def croissant(
@@ -147,15 +170,17 @@ def croissant(
                 hint="choose another folder, or give `url`",
             )
         base = f"{root.relative_to(folder).as_posix()}/"
-    document = _document(Facts(layout, layout.load()), base)
-    missing = tuple(name for name in ("description", "license", "url") if name not in document)
+    facts = Facts(layout, layout.load())
+    document = _document(facts, base)
+    missing = tuple(name for name in ("description", "license", "url", "creator") if name not in document)
+    responsible = tuple(name for name, key in _SAID.items() if key not in document)
     document["sdVersion"] = _version(document)
     if path is None:
-        return Croissant(None, document, missing)
+        return Croissant(None, document, missing, responsible)
     if path.exists() and not _is_generated(path.read_bytes()):
         raise edited(path)
     write_output(path, _dumps(document).encode())
-    return Croissant(path, document, missing)
+    return Croissant(path, document, missing, responsible)
 
 
 def _dumps(document: dict[str, Any]) -> str:
@@ -185,6 +210,7 @@ def _document(facts: Facts, base: str) -> dict[str, Any]:
         "description": about.description,
         "license": links[0] if len(links) == 1 else links,
         "url": about.homepage or (base if "://" in base else ""),
+        "creator": [_creator(text) for text in about.creator],
         "citeAs": "\n\n".join(about.citation),
         "dateCreated": date,
         "datePublished": date,
@@ -204,7 +230,18 @@ def _document(facts: Facts, base: str) -> dict[str, Any]:
 
 def _responsible(facts: Facts) -> Iterator[tuple[str, Any]]:
     """Yield the fields for responsible AI: https://docs.mlcommons.org/croissant/docs/croissant-rai-spec.html."""
-    counts, generations = facts.counts, facts.manifest.generations
+    counts, generations, about = facts.counts, facts.manifest.generations, facts.manifest.about
+    for name in ("limitations", "biases", "use_cases", "social_impact"):
+        if text := getattr(about, name):
+            yield _SAID[name], text
+    if about.synthetic:
+        yield _SAID["synthetic"], about.synthetic == "yes"
+    if about.derived_from:
+        yield _SAID["derived_from"], [{"@id": t} if "://" in t else {"sc:name": t} for t in about.derived_from]
+    yield (
+        "prov:wasGeneratedBy",
+        [{"@type": "prov:Activity", "prov:label": f"facepack: {one.kind}"} for one in generations],
+    )
     yield (
         "rai:dataCollection",
         f"Packed by facepack from {counted(counts.items, 'item')} (images, videos or rows): {counts.packed_items} gave "
@@ -224,9 +261,17 @@ def _responsible(facts: Facts) -> Iterator[tuple[str, Any]]:
             for one in generations
         ],
     )
+    sensitive = [about.sensitive, "The images show faces of people." if facts.shows_faces else ""]
+    if any(sensitive):
+        yield _SAID["sensitive"], list(filter(None, sensitive))
     if facts.shows_faces:
-        yield "rai:personalSensitiveInformation", ["The images show faces of people."]
         yield "rai:machineAnnotationTools", ["Face boxes and landmarks are those of a detector or of given boxes."]
+
+
+def _creator(text: str) -> dict[str, str]:
+    if text.lower().startswith(_ORGANIZATION):
+        return {"@type": "sc:Organization", "name": text[len(_ORGANIZATION) :].strip()}
+    return {"@type": "sc:Person", "name": text}
 
 
 def _files(facts: Facts, base: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``packer describe``: title, description, licence, citation and homepage of a packed dataset."""
+"""``packer describe``: what a packed dataset's manifest says about it, from its title to its biases."""
 
 import os
 from collections.abc import Sequence
@@ -69,6 +69,14 @@ def describe(
     license: str | Sequence[str] | None = None,
     citation: str | Sequence[str] | None = None,
     homepage: str | None = None,
+    creator: str | Sequence[str] | None = None,
+    limitations: str | None = None,
+    biases: str | None = None,
+    use_cases: str | None = None,
+    social_impact: str | None = None,
+    sensitive: str | None = None,
+    synthetic: str | None = None,
+    derived_from: str | Sequence[str] | None = None,
 ) -> Description:
     """Return what a dataset's manifest says about it, after changing the entries that are given.
 
@@ -84,6 +92,22 @@ def describe(
     license, citation : str or sequence of str, optional
         New values, in place of all old ones; ``""`` removes them. A licence is an SPDX identifier or the URL of terms,
         and a citation BibTeX or text.
+    creator : str or sequence of str, optional
+        Who made the dataset: names of people, or ``Organization: NAME``; ``""`` removes them.
+    limitations : str, optional
+        For responsible AI: where the data must not be used, or are known to fail.
+    biases : str, optional
+        For responsible AI: what the data show too much or too little of.
+    use_cases : str, optional
+        For responsible AI: what the data are meant for, and for what that was tested.
+    social_impact : str, optional
+        For responsible AI: whom the data may help or harm.
+    sensitive : str, optional
+        For responsible AI: which personal or sensitive information the data contain.
+    synthetic : str, optional
+        ``yes`` if samples were generated, also in part; ``no`` if none was.
+    derived_from : str or sequence of str, optional
+        Names or URLs of the datasets that the samples come from, in place of all old ones.
 
     Returns
     -------
@@ -101,9 +125,20 @@ def describe(
         If the manifest cannot be written.
     """
     path, problems = output_folder(dataset, "dataset"), Problems(of_options=True)
-    changes: dict[str, Any] = {"title": title, "description": description, "homepage": homepage}
+    changes: dict[str, Any] = {
+        "title": title,
+        "description": description,
+        "homepage": homepage,
+        "limitations": limitations,
+        "biases": biases,
+        "use_cases": use_cases,
+        "social_impact": social_impact,
+        "sensitive": sensitive,
+        "synthetic": synthetic,
+    }
     changes = {name: checked(name, value, str | None) for name, value in changes.items()}
-    for name, value in (("license", license), ("citation", citation)):
+    lists = {"license": license, "citation": citation, "creator": creator, "derived_from": derived_from}
+    for name, value in lists.items():
         changes[name] = () if value in ("", [""]) else None if value is None else as_texts(name, value, problems)
     changes = {name: value for name, value in changes.items() if value is not None}
     if not problems:

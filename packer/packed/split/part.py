@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.groups import read_groups
-from packer.assembly.plan import ShardRun
-from packer.packed.plan import Input, RepackPlan, join_generations, plan_copy
+from packer.packed.plan import PackedInput, RepackPlan, mix_generations, plan_copy
 from packer.workspace.hashing import TextSet
 from shardspec.columns import IntArray
 from shardspec.entries import Counts
@@ -18,14 +17,17 @@ from shardspec.layout import ITEMS_NAME, REJECTS_NAME
 from shardspec.splits.groups import NO_GROUP, Groups
 
 
-def plan_part(kind: str, one: Input, options: Mapping[str, Any], rows: IntArray, items: "ItemsOfRows") -> RepackPlan:
+def plan_part(
+    kind: str, one: PackedInput, options: Mapping[str, Any], rows: IntArray, items: "ItemsOfRows"
+) -> RepackPlan:
     """Plan a dataset of some rows of another, ascending. It has one generation, and the reports of the rows' items."""
     digest = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     plan = plan_copy(kind, [one], {**options, "rows": digest})
     names = items.of_rows(rows)
-    generation = replace(join_generations(plan), counts=items.counts(names, len(rows)))
-    pieces = (ShardRun(len(rows), plan.pieces[0].shard_bytes),)
-    return replace(plan, rows=rows, pieces=pieces, generations=(generation,), keep=partial(_keeps, names))
+    mixed = mix_generations(plan)
+    generation = replace(mixed.generation, counts=items.counts(names, len(rows)))
+    made = mixed._replace(generation=generation, rows=len(rows))
+    return replace(plan, rows=rows, generations=(made,), keep=partial(_keeps, names))
 
 
 class ItemsOfRows:
@@ -35,18 +37,23 @@ class ItemsOfRows:
     ----------
     rows : int array, optional
         The rows whose items are wanted, ascending; by default all. Only their shards are read.
+
+    Attributes
+    ----------
+    groups : Groups or None
+        The rows by the name of their item; None if the reports list no items by such a name.
     """
 
-    def __init__(self, one: Input, rows: IntArray | None = None) -> None:
+    def __init__(self, one: PackedInput, rows: IntArray | None = None) -> None:
         self._one = one
         self._listed = next(iter(one.report(ITEMS_NAME)), None) is not None
-        self._groups: Groups | None = None
+        self.groups: Groups | None = None
         # If the dataset was built from a packed one, each sample was an item, named by its key.
         for name in ("source", "key"):
             if name in one.manifest.schema:
                 groups = read_groups(one.path, name, rows)
                 if not self._listed or self._lists(TextSet(groups.names)):
-                    self._groups = groups
+                    self.groups = groups
                     break
 
     def _lists(self, names: Container[str]) -> bool:
@@ -54,10 +61,10 @@ class ItemsOfRows:
 
     def of_rows(self, rows: IntArray) -> TextSet:
         """Return the names of the items of some rows."""
-        if self._groups is None:
+        if self.groups is None:
             return TextSet(())
-        numbers = np.unique(self._groups.of_row[rows])
-        names = self._groups.names
+        numbers = np.unique(self.groups.of_row[rows])
+        names = self.groups.names
         return TextSet(names[number] for number in numbers[numbers != NO_GROUP].tolist())
 
     def counts(self, names: TextSet, samples: int) -> Counts:

@@ -14,7 +14,7 @@ from packer.assembly.packed_rows import read_column
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.packed.export.names import safe_name
-from packer.packed.plan import Input, open_input
+from packer.packed.plan import PackedInput, open_input
 from packer.packed.split.part import ItemsOfRows, plan_part
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
@@ -319,7 +319,7 @@ def _count_strata(strata: Groups | None, rows: IntArray) -> dict[str, int]:
     return dict(sorted(zip(names, counts.tolist(), strict=True)))
 
 
-def _count_parted(one: Input, places: IntArray) -> int:
+def _count_parted(one: PackedInput, places: IntArray) -> int:
     if "source" not in one.manifest.schema:
         return 0
     of_row = read_groups(one.path, "source").of_row
@@ -332,7 +332,7 @@ def _has_classes(schema: Schema) -> bool:
     return "label" in schema and schema["label"].is_scalar and schema["label"].numpy_dtype.kind in "iu"
 
 
-def _read_labels(one: Input) -> IntArray:
+def _read_labels(one: PackedInput) -> IntArray:
     """Return the label of each sample, `NO_CLASS` where it is missing."""
     labels, validity = read_column(one.path, one.manifest, "label"), one.manifest.schema.validity("label")
     known = None if validity is None else read_column(one.path, one.manifest, validity)

@@ -207,7 +207,7 @@ class ShardWalk:
     def batches(self) -> Iterator[Batch]:
         """Read and check all rows, one by one if they cannot be read together."""
         shard = self._shard[2]
-        step = batch_rows(shard)
+        step = batch_rows(shard.bytes / max(1, shard.samples))
         for first in range(0, shard.samples, step):
             yield from self._check(range(first, min(first + step, shard.samples)))
 

@@ -8,7 +8,6 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
+from packer.workspace.scratch import TemporaryFiles
 from readers.formats.gather import without_advice
 from readers.formats.indexed import IndexedReader, storage_of
 from readers.formats.machine import available_processors
@@ -24,7 +24,7 @@ from readers.formats.npy import map_npy
 from readers.formats.shards import open_shard
 from readers.staging.folder import CacheFolder
 from readers.staging.layout import cache_folder, dataset_layout
-from shardspec.entries import Column, FileEntry, Shard, total
+from shardspec.entries import CARD_NAME, Column, FileEntry, Shard, total
 from shardspec.errors import DatasetChangedError, DatasetError, MissingDependencyError, StoreError, system_reason
 from shardspec.formats import FORMATS
 from shardspec.layout import (
@@ -155,12 +155,15 @@ def _stored(dataset: str | os.PathLike[str]) -> Iterator[Layout]:
         return
     folder = CacheFolder(cache_folder())
     folder.make()
-    with TemporaryDirectory(prefix="verify-", dir=folder.root, ignore_cleanup_errors=True) as fresh:
-        yield dataset_layout(given, cache=fresh, name="dataset")
+    fresh = TemporaryFiles(folder.root)
+    try:
+        yield dataset_layout(given, cache=fresh.path, name="dataset")
+    finally:
+        fresh.close()
 
 
 def _verify(layout: Layout, deep: bool, listener: ProgressListener) -> VerifyReport:
-    manifest, stamp = layout.load_stamped()
+    manifest = layout.load()
     if FORMATS[manifest.format].stored is not None:
         storage_of(manifest.format)  # a library that this machine lacks is not a problem of the dataset
     entries = manifest.entries
@@ -182,7 +185,7 @@ def _verify(layout: Layout, deep: bool, listener: ProgressListener) -> VerifyRep
     if deep:
         parts = [part for part in manifest.parts if part.name not in doubted]
         listed += _check_deep(layout, manifest, parts, problems, listener)
-    if listed and layout.stamp_manifest() != stamp:
+    if listed and layout.load().entries != manifest.entries:
         raise DatasetError(
             place=layout.shown,
             expected="one dataset all the time",
@@ -296,7 +299,7 @@ def _check_files(layout: Layout, manifest: Manifest, problems: dict[str, str]) -
     if entry is not None and entry.name not in problems:
         path = layout.file(entry)
         items = Counter(line.get("state") for line in _lines(path))
-        found_items = (items.total() - items["gone"], items["packed"], items["rejected"])
+        found_items = (items.total() - items["gone"] - items["removed"], items["packed"], items["rejected"])
         if found_items != (counts.items, counts.packed_items, counts.rejected_items):
             yield (
                 f"{path}: expected {counts.items} items, {counts.packed_items} packed and {counts.rejected_items} "
@@ -369,5 +372,5 @@ def _usable_index(layout: Layout, manifest: Manifest, name: str, problems: dict[
 
 
 def _unlisted(layout: Layout, entries: Sequence[FileEntry]) -> tuple[str, ...]:
-    known = {entry.name.split("/")[0] for entry in entries} | {MANIFEST_NAME}
+    known = {entry.name.split("/")[0] for entry in entries} | {MANIFEST_NAME, CARD_NAME}
     return tuple(sorted(path.name for path in layout.root.iterdir() if path.name not in known))

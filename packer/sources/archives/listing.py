@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,17 +13,18 @@ from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.column_types import DROP
+from packer.sources.folders.patterns import PathPattern
 from packer.sources.folders.walk import Ignored
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_item_columns
 from packer.vision.faults import stop_if_passing
-from packer.vision.media import file_type
+from packer.vision.media import PICTURES, Medium, describe_sought, file_type
 from packer.workspace.disk_list import DiskList, LazyMap
 from packer.workspace.shared_files import map_threaded
 from readers.formats.machine import available_processors
 from shardspec.errors import ObjectDeniedError, UsageError, system_reason
 from shardspec.fields import RESERVED
-from shardspec.wording import list_some, shorten
+from shardspec.wording import LONG, list_some, shorten
 
 FIELDS_MAX = 1000
 """Most fields of all items together. With more, the names are probably data, and the columns would fill the memory."""
@@ -45,7 +46,7 @@ _NO_FOLDER = (
 )
 
 
-class Archive(NamedTuple):
+class ArchiveFile(NamedTuple):
     """One file of a set of archives.
 
     Attributes
@@ -82,11 +83,12 @@ class ArchiveListing:
 
 
 class ListedArchive(NamedTuple):
-    """An archive and its state when it was listed."""
+    """An archive, its state when it was listed, and the media of the items to list."""
 
-    archive: Archive
+    archive: ArchiveFile
     bytes: int
     mtime_ns: int
+    media: Sequence[Medium] = PICTURES
 
     def item(self, name: str, size: int = 0, *, reject: str | None = None, **more: Any) -> Item:
         """Return the item for a member."""
@@ -142,27 +144,35 @@ class ArchiveSource:
         Columns that become text, int or float.
     keys : KeyTable, optional
         The items to take, with labels or further columns.
+    pattern : PathPattern, optional
+        Makes columns from the names within the archives.
     ignored : int
         Number of files that are not archives.
     reads : callable
         Makes the context in which an archive is read.
+    media : sequence of Medium
+        Media of the items.
     """
 
     def __init__(
         self,
         kind: ArchiveKind,
-        archives: Sequence[Archive],
+        archives: Sequence[ArchiveFile],
         types: Mapping[str, str],
         keys: KeyTable | None,
+        pattern: PathPattern | None,
         ignored: int,
         reads: Reads,
+        media: Sequence[Medium] = PICTURES,
     ) -> None:
         self._kind = kind
         self._archives = archives
         self._types = types
         self._keys = keys
+        self._pattern = pattern
         self._ignored = ignored
         self._reads = reads
+        self._media = media
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
         """List the items. Several archives are listed in parallel.
@@ -180,7 +190,7 @@ class ArchiveSource:
         classes: dict[str, list[str]] = {}
 
         def listed() -> Iterator[Item]:
-            ask = partial(_list_one, reads=self._reads, list_one=list_one)
+            ask = partial(_list_one, reads=self._reads, list_one=list_one, media=self._media)
             found = map_threaded(ask, self._archives, available_processors())
             for archive, one in zip(self._archives, found, strict=True):
                 for column, names in one.classes.items():
@@ -204,6 +214,8 @@ class ArchiveSource:
             if item is None:
                 ignored += 1
                 continue
+            if self._pattern is not None:
+                item = _with_columns_of_path(item, self._pattern)
             if item.reject is None:
                 naming.look_at(item.columns)
                 members.update(item.files.keys())
@@ -214,7 +226,8 @@ class ArchiveSource:
                 "archives into separate datasets, or set labels with --keys"
             )
         naming.settle()
-        listing = _with_columns(raw, naming, label_from, self._types, classes)
+        cells = () if self._pattern is None else self._pattern.names
+        listing = _with_columns(raw, naming, label_from, self._types, classes, cells)
         more = len(self._archives) - 1
         ignored_entries = [entries.describe("ignored entries")] if entries.count else []
         return replace(
@@ -223,7 +236,7 @@ class ArchiveSource:
             members=members,
             further_files=LazyMap(raw, lambda item: item.files),
             notes=[*listing.notes, *notes, *ignored_entries],
-            sought=f"images and videos in {self._archives[0].path}{f' and {more} more' if more else ''}",
+            sought=f"{describe_sought(self._media)}, in {self._archives[0].path}{f' and {more} more' if more else ''}",
         )
 
 
@@ -233,10 +246,13 @@ def _with_columns(
     label_from: str,
     types: Mapping[str, str],
     classes: Mapping[str, list[str]],
+    cells: Collection[str],
 ) -> Listing:
-    """Settle the columns of items, and list the items with their values by field."""
+    """Settle the columns of items, and list the items with their values by field. The columns `cells` hold texts."""
     chosen = "auto" if label_from == "folder" else label_from
-    columns, converted = read_item_columns(raw, naming.row, chosen, types)
+    columns, converted = read_item_columns(
+        raw, naming.row, chosen, types, lambda name: name in cells and name not in types
+    )
     items = item_list()
     fields: set[str] = set()
     for index, (found, item) in enumerate(zip(raw, converted, strict=True)):
@@ -262,16 +278,31 @@ def _with_columns(
     )
 
 
+def _with_columns_of_path(item: Item, pattern: PathPattern) -> Item:
+    if item.reject is not None:
+        return item
+    values = pattern.match(item.name.partition(MEMBER_MARK)[2])
+    if values is None:
+        expected = f"expected a name like {shorten(pattern.text, LONG)} in the archive (--fields-from-path)"
+        return item._replace(reject=expected)
+    return item._replace(columns={**item.columns, **values})
+
+
 def read_in_place(path: Path) -> AbstractContextManager[None]:
     """Return the context for an archive on this machine."""
     return nullcontext()
 
 
-def _list_one(archive: Archive, reads: Reads, list_one: Callable[[ListedArchive], ArchiveListing]) -> ArchiveListing:
+def _list_one(
+    archive: ArchiveFile,
+    reads: Reads,
+    list_one: Callable[[ListedArchive], ArchiveListing],
+    media: Sequence[Medium],
+) -> ArchiveListing:
     try:
         with reads(archive.path):
             stat = archive.path.stat()
-            return list_one(ListedArchive(archive, stat.st_size, stat.st_mtime_ns))
+            return list_one(ListedArchive(archive, stat.st_size, stat.st_mtime_ns, media))
     except ObjectDeniedError:
         reason = "expected a readable archive, found one that the store refuses to send"
         return ArchiveListing(item_list().extend([Item(-1, archive.name, None, reject=reason)]))

@@ -23,7 +23,7 @@ from packer.sources.archives.listing import (
 )
 from packer.sources.archives.member import Member
 from packer.sources.item import Item
-from packer.vision.media import medium_of
+from packer.vision.media import IMAGE, medium_of
 from shardspec.wording import shorten
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
@@ -83,10 +83,10 @@ def walk_lmdb(path: Path) -> Iterator[KeyEntry]:
         If the file cannot be read.
     """
     with path.open("rb") as file:
-        yield from _Tree(file).entries()
+        yield from _PageTree(file).entries()
 
 
-class _Tree:
+class _PageTree:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._meta = _newest_meta(file.read(_META_BYTES))
@@ -209,13 +209,13 @@ def list_keys(place: ListedArchive) -> ArchiveListing:
 
 
 def _item(place: ListedArchive, name: str, entry: KeyEntry, head: bytes) -> Item | None:
-    """Return the item for an entry; None if the value is neither an image, a video nor a pickle."""
+    """Return the item for an entry; None if the value is neither of the media to list nor a pickle."""
     suffix = PurePosixPath(name).suffix.lower()
-    shown = medium_of(name) is not None
+    shown = medium_of(name, place.media) is not None
     if entry.problem is not None:
         return place.item(name, reject=entry.problem)
     if suffix in PICKLES or (not shown and is_pickle(head)):
         return place.item(name, reject=f"{shorten(name)}: {PICKLED}")
-    if not shown and not seems_image(head):
+    if not shown and not (IMAGE in place.media and seems_image(head)):
         return None
     return place.item(name, entry.size, member=Member("stored", (entry.offset, entry.size), place.bytes))

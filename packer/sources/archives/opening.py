@@ -11,7 +11,7 @@ from packer.recipe import Recipe
 from packer.sources.archives import parquet
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.listing import (
-    Archive,
+    ArchiveFile,
     ArchiveKind,
     ArchiveListing,
     ArchiveSource,
@@ -22,10 +22,12 @@ from packer.sources.archives.listing import (
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
+from packer.sources.archives.zip import list_zip
 from packer.sources.base import Source
 from packer.sources.column_types import column_types
+from packer.sources.folders.patterns import PathPattern
 from packer.sources.packed import is_packed
-from packer.vision.media import medium_of
+from packer.vision.media import media_named, medium_of
 from packer.workspace.shared_files import walk
 from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME
@@ -38,6 +40,7 @@ _EXPANDED_MAX = 100_000
 
 _KINDS: Sequence[ArchiveKind] = (
     ArchiveKind("tar files", (".tar", ".tar.gz", ".tgz"), "json", list_tar),
+    ArchiveKind("zip files", (".zip",), "path", list_zip),
     ArchiveKind("RecordIO files", (".rec",), "record", list_records),
     ArchiveKind("LMDB files", (".mdb", ".lmdb"), "key", list_keys),
     ArchiveKind("Parquet files", (".parquet",), parquet.PREFIX, parquet.list_rows, has_columns=True),
@@ -87,11 +90,11 @@ def list_archive(path: Path, name: str, path_column: str) -> ArchiveListing:
     kind, status = kind_of(path.name), path.stat()
     if kind is None:
         raise UsageError(place=path, expected=f"an archive ({', '.join(SUFFIXES)})")
-    return kind.lister(path_column, {})(ListedArchive(Archive(name, path), status.st_size, status.st_mtime_ns))
+    return kind.lister(path_column, {})(ListedArchive(ArchiveFile(name, path), status.st_size, status.st_mtime_ns))
 
 
 def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
-    """Return the source for a folder of archives without image or video files (`open_file`); None for any other folder.
+    """Return the source for a folder of archives without files that the recipe takes (`open_file`); None for any other folder.
 
     Raises
     ------
@@ -100,7 +103,7 @@ def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> S
     BuildError
         If a folder cannot be listed.
     """
-    folder = folder.resolve()
+    folder, media = folder.resolve(), media_named(recipe.media)
     found: dict[ArchiveKind, list[Path]] = {}
     ignored = 0
     for name, folders, files in walk(folder):
@@ -112,7 +115,7 @@ def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> S
         for file in files:
             if file.startswith("."):
                 ignored += 1
-            elif medium_of(file) is not None:
+            elif medium_of(file, media) is not None:
                 return None
             elif (kind := kind_of(file)) is not None:
                 found.setdefault(kind, []).append(Path(name) / file)
@@ -197,9 +200,10 @@ def _only_kind(where: Path | str, found: Mapping[ArchiveKind, Sequence[Path]]) -
 def _source(kind: ArchiveKind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, reads: Reads) -> Source:
     """Return the source for archives below a folder, in the order of their paths' bytes."""
     paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
-    archives = [Archive(_name(root, path), path) for path in paths]
+    archives = [ArchiveFile(_name(root, path), path) for path in paths]
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys), recipe.text)
-    return ArchiveSource(kind, archives, column_types(recipe), keys, ignored, reads)
+    pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
+    return ArchiveSource(kind, archives, column_types(recipe), keys, pattern, ignored, reads, media_named(recipe.media))
 
 
 def _name(root: Path, path: Path) -> str:

@@ -61,7 +61,7 @@ def list_records(place: ListedArchive) -> ArchiveListing:
     """List the images of one file. After damage, continue at the next indexed record. Missing records become rejects."""
     path = place.archive.path
     found = ArchiveListing()
-    index = _Index.read(path.with_suffix(".idx"))
+    index = _RecordKeys.read(path.with_suffix(".idx"))
     faces = False
     with path.open("rb") as file:
         end = place.bytes
@@ -165,7 +165,7 @@ def _cut(pieces: Sequence[int], start: int, stop: int) -> list[int]:
     return found
 
 
-class _Index:
+class _RecordKeys:
     """Maps the offset of each record to its key, with a few numbers per record in memory.
 
     Parameters
@@ -182,7 +182,7 @@ class _Index:
         self._taken = np.zeros(len(given), np.bool_)
 
     @classmethod
-    def read(cls, path: Path) -> "_Index":
+    def read(cls, path: Path) -> "_RecordKeys":
         """Read an index file; without a file there are no keys."""
         starts, names = array("q"), text_list()
         try:

@@ -18,7 +18,7 @@ from packer.sources.archives.tar import TarDamage, TarMember, is_compressed, wal
 from packer.sources.item import Item, ItemFile, item_list
 from packer.sources.json_values import parse_json
 from packer.sources.member_bytes import MAX_UNPACKED_BYTES
-from packer.vision.media import FILE_TYPES, IMAGE, Medium, medium_of
+from packer.vision.media import FILE_TYPES, IMAGE, Medium, describe_media, medium_of
 from packer.workspace.hashing import repeated
 from shardspec.errors import ItemError
 from shardspec.wording import list_some, shorten
@@ -92,8 +92,8 @@ class _Samples:
         lacks = ""
         if not fields >= self._fields:
             lacks = f"{list_some(sorted(self._fields - fields))}, which others have"
-        elif not any(map(_medium_of, fields)):
-            lacks = "an image or a video"
+        elif not any(map(self._medium_of, fields)):
+            lacks = describe_media(self._place.media)
         if damage is not None and self._key is not None and lacks:
             self._reject(f"the archive is cut off or damaged after this sample, which lacks {lacks}")
         self._close()
@@ -150,9 +150,9 @@ class _Samples:
                 raise ItemError(place=shorten(member.name), expected="a plain file in the archive", found=member.kind)
             if by_suffix.setdefault(suffix, member) is not member:
                 raise ItemError(expected="every field once", found=f"{shorten(suffix)} twice")
-        shown = [suffix for suffix in by_suffix if _medium_of(suffix)]
+        shown = [suffix for suffix in by_suffix if self._medium_of(suffix)]
         if not shown:
-            raise ItemError(expected="an image or a video", found=f"{list_some(list(by_suffix))} alone")
+            raise ItemError(expected=describe_media(self._place.media), found=f"{list_some(list(by_suffix))} alone")
         main = min(shown, key=_rank)
         columns: dict[str, Any] = {}
         arrays: dict[str, Member] = {}
@@ -186,6 +186,9 @@ class _Samples:
             arrays=arrays,
         )
 
+    def _medium_of(self, suffix: str) -> Medium | None:
+        return medium_of(f"_.{suffix}", self._place.media)
+
     def _file(self, member: TarMember) -> ItemFile:
         place = self._place
         name = place.name_of(member.name.removeprefix("./"))
@@ -211,11 +214,7 @@ def _split(name: str) -> tuple[str, str, str]:
 
 def _rank(suffix: str) -> tuple[Any, ...]:
     """Return a sort key that puts the sample's image or video first."""
-    return "." in suffix, _medium_of(suffix) is IMAGE, f".{suffix}" not in FILE_TYPES["JPEG"].suffixes, suffix
-
-
-def _medium_of(suffix: str) -> Medium | None:
-    return medium_of(f"_.{suffix}")
+    return "." in suffix, medium_of(f"_.{suffix}") is IMAGE, f".{suffix}" not in FILE_TYPES["JPEG"].suffixes, suffix
 
 
 def _values(suffix: str, last: str, member: TarMember) -> dict[str, Any]:

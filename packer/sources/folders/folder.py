@@ -1,4 +1,4 @@
-"""The source for a folder of images and videos, including nested folders."""
+"""The source for a folder of images and videos, or of sound files, including nested folders."""
 
 import itertools
 import os
@@ -17,6 +17,7 @@ from packer.sources.folders.walk import FoundFile, FoundFiles
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import describe_replaced, read_item_columns
 from packer.sources.tables.base import is_table
+from packer.vision.media import Medium, describe_files, describe_sought, media_named
 from packer.workspace.disk_list import LazyMap, text_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
@@ -34,7 +35,7 @@ _SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
 
 
 class FolderSource:
-    """All images and videos below a folder, by suffix, in the byte order of their paths.
+    """All files of the recipe's media below a folder, by suffix, in the byte order of their paths.
 
     Hidden files, hidden folders and files with other suffixes are ignored and counted. Links to folders are not
     followed. A link that leads out of the folder is a reject; other links are ignored, since their targets are listed.
@@ -67,6 +68,7 @@ class FolderSource:
         self._pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
         self._sidecars = recipe.sidecars
         self._frame_rate = recipe.frame_folders
+        self._media = media_named(recipe.media)
         self._finds_boxes = any(step.use == "detect" for step in recipe.chain)  # boxes need no labels
         self._types = column_types(recipe)
         if self._types and not self._has_columns:
@@ -104,6 +106,7 @@ class FolderSource:
             exclude,
             keeps_sidecars=self._sidecars,
             joins_frames=self._frame_rate is not None,
+            media=self._media,
         )
         examiner = FileChecker(AllowedFolders(self._roots), self._frame_rate)
         notes: list[str] = []
@@ -116,7 +119,7 @@ class FolderSource:
             listing = _with_folder_labels(listing, files.folders_of_items)
         if not (self._finds_boxes and label_from == "auto"):
             folders = files.folders - files.videos
-            notes += _describe_labels(listing, label_from, folders, files.folders_of_items)
+            notes += _describe_labels(listing, label_from, folders, files.folders_of_items, self._media)
         for option, globs in (("include", include), ("exclude", exclude)):
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))
@@ -124,7 +127,8 @@ class FolderSource:
             notes += describe_numbered((item.name for item in listing.items), 2 if label_from == "folder" else 1)
         if files.ignored.count:
             notes.append(files.ignored.describe())
-        sought = f"images and videos, known by suffixes such as .jpg, .png and .mp4, in {self._given} and below"
+        what = describe_sought(self._media)
+        sought = f"{what}, in {self._given} and below"
         return replace(listing, ignored=files.ignored.count, notes=notes, sought=sought)
 
     def _examined(self, files: Iterable[FoundFile], examiner: FileChecker) -> Iterator[Item]:
@@ -298,7 +302,9 @@ def _with_folder_labels(listing: Listing, classes: Collection[str]) -> Listing:
     return replace(listing, items=LazyMap(listing.items, label), classes={"label": list(map(_as_utf8, folders))})
 
 
-def _describe_labels(listing: Listing, label_from: str, folders: Collection[str], classes: set[str]) -> list[str]:
+def _describe_labels(
+    listing: Listing, label_from: str, folders: Collection[str], classes: set[str], media: Collection[Medium]
+) -> list[str]:
     """Describe possible mistakes in the labels of a folder.
 
     Parameters
@@ -312,7 +318,7 @@ def _describe_labels(listing: Listing, label_from: str, folders: Collection[str]
     splits = bool(classes) and {name.lower() for name in classes} <= SPLIT_NAMES
     if label_from == "folder":
         empty = sorted(map(shorten, set(folders) - classes))
-        found = [f"ignored folders without images or videos: {list_some(empty)}"] if empty else []
+        found = [f"ignored folders without {describe_files(media)}: {list_some(empty)}"] if empty else []
         if splits:
             found.append(f"the classes {shown} look like splits: {_SPLIT_AND_LABEL} packs split and label as fields")
         return found

@@ -1,4 +1,4 @@
-"""Find images, videos and their sidecars below a folder, and count the files that are ignored."""
+"""Find images, videos or sound files, and their sidecars, below a folder, and count the files that are ignored."""
 
 import os
 from collections import defaultdict, deque
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packer.sources.folders.frame_folders import refuse_images_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
-from packer.vision.media import IMAGE, medium_of
+from packer.vision.media import IMAGE, PICTURES, Medium, medium_of
 from packer.workspace.disk_list import sorted_texts
 from packer.workspace.shared_files import THREADS, Entry, is_on_network, listing_folders, scan
 from shardspec.wording import counted, cut, shorten
@@ -53,7 +53,17 @@ class Ignored:
         shown = [f"{count} {kind} (such as {shorten(path)})" for kind, (count, path) in kinds[:_KINDS_SHOWN]]
         rest = sum(count for _, (count, _) in kinds[_KINDS_SHOWN:])
         more = f" and {rest} of {counted(len(kinds) - _KINDS_SHOWN, 'other kind')}" if rest else ""
-        return f"{what}: {', '.join(shown)}{more}"
+        return f"{what}: {', '.join(shown)}{more}{''.join(self._remedies())}"
+
+    def _remedies(self) -> Iterator[str]:
+        """Name the presets that pack ignored files."""
+        presets = defaultdict[str, list[str]](list)
+        for kind in self._kinds:
+            medium = medium_of(f"_{kind}")
+            if medium is not None:
+                presets[medium.preset].append(kind)
+        for preset, kinds in presets.items():
+            yield f"; --preset {preset} packs {', '.join(sorted(kinds))}"
 
 
 def _suffix(path: str) -> str:
@@ -85,6 +95,8 @@ class FoundFiles:
         Folders outside `root`, with resolved links. Links into these folders are followed.
     joins_frames : bool
         Whether the images in a folder are the frames of one video.
+    media : sequence of Medium
+        Media of the items.
 
     Attributes
     ----------
@@ -112,6 +124,7 @@ class FoundFiles:
         *,
         keeps_sidecars: bool = False,
         joins_frames: bool = False,
+        media: Sequence[Medium] = PICTURES,
     ) -> None:
         self.folders: set[str] = set()
         self.folders_of_items: set[str] = set()
@@ -124,6 +137,7 @@ class FoundFiles:
         self._includes, self._excludes = bool(include), bool(exclude)
         self._keeps_sidecars = keeps_sidecars
         self._joins_frames = joins_frames
+        self._media = media
         self._threads: ThreadPoolExecutor | None = None
         self._scans: dict[str, Future[list[Entry] | None]] = {}
 
@@ -262,7 +276,7 @@ class FoundFiles:
             self.ignored.add("/".join((*above, name)), "hidden")
         elif self._excludes and self._exclude.match((*above, name), folder=False):
             self.ignored.add("/".join((*above, name)), _EXCLUDED)
-        elif medium_of(name) is not None:
+        elif medium_of(name, self._media) is not None:
             if not self._includes or self._include.match((*above, name), folder=False) or chosen:
                 return True
             self.ignored.add("/".join((*above, name)), _EXCLUDED)

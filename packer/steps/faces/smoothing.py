@@ -111,10 +111,10 @@ class SteadyTracks:
         self._report = report
         self._reach = longest_gap(recipe.fill)
         self._delay = self._reach + (0 if recipe.smooth is None else max(recipe.smooth - 1, REACH))
-        self._runs: dict[int, _Run] = {}  # the last one of each track
-        self._living: dict[int, dict[int, _Run]] = {}  # by frame and track, until the frame is finished
+        self._runs: dict[int, _TrackRun] = {}  # the last one of each track
+        self._living: dict[int, dict[int, _TrackRun]] = {}  # by frame and track, until the frame is finished
         self._carries = recipe.smooth is not None and recipe.crop == "face"  # the others follow published code
-        self._whole: dict[int, list[_Run]] = {}  # all runs of each track, if they share a crop
+        self._whole: dict[int, list[_TrackRun]] = {}  # all runs of each track, if they share a crop
         self._common: dict[int, Vector] = {}
 
     def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
@@ -155,7 +155,7 @@ class SteadyTracks:
                 continue
             run = self._runs.get(track)
             if run is None or run.shot != place.shot or place.number - run.last - 1 > self._reach:
-                run = self._runs[track] = _Run(self._recipe, place)
+                run = self._runs[track] = _TrackRun(self._recipe, place)
                 if self._recipe.crop_per != "frame":
                     self._whole.setdefault(track, []).append(run)
             for number in range(min(run.last + 1, place.number), place.number + 1):
@@ -206,7 +206,7 @@ class SteadyTracks:
         )
         return replace(place, faces=final)
 
-    def _cut_by(self, track: int, run: "_Run", number: int) -> Vector:
+    def _cut_by(self, track: int, run: "_TrackRun", number: int) -> Vector:
         """Return the box and the points by which the face of a track in a frame is cut.
 
         The common square of a track includes all its runs: tracks from the user may have long gaps.
@@ -245,7 +245,7 @@ class SteadyTracks:
                 self._report.skip(place.sample["frame"], f"no face of track {kept}, which is kept")
 
 
-class _Run:
+class _TrackRun:
     """The faces of one track, up to a hard cut or a gap that is too long."""
 
     def __init__(self, recipe: Recipe, place: FramePlace) -> None:

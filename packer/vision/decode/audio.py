@@ -7,18 +7,15 @@ from fractions import Fraction
 from itertools import chain, repeat
 from statistics import median_low
 
-import av
 import numpy as np
 import numpy.typing as npt
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
-from av.audio.stream import AudioStream
 
 from packer.vision.decode.container import open_audio
-from packer.vision.decode.limits import MediaFile, VideoError
+from packer.vision.decode.limits import MediaFile
 from packer.vision.decode.sampling import sample_at
-from packer.vision.faults import may_pass
-from shardspec.errors import system_reason
+from packer.vision.sound.frames import AudioFrames
 from shardspec.wording import counted
 
 Samples = npt.NDArray[np.int16]
@@ -60,26 +57,23 @@ class AudioReader:
 
     def __init__(self, source: MediaFile, rate: int, origin: float) -> None:
         self._rate, self._origin = rate, origin
-        self._problems: list[str] = []
-        self._failures, self._failure = 0, ""
         self._gaps, self._gaps_s, self._first_gap_s = 0, 0.0, 0.0
         self._at, self._data = 0, np.empty(0, np.int16)
         self._stop = sys.maxsize
         self._container, stream = open_audio(source)
         self.exists = stream is not None
+        self._frames = None if stream is None else AudioFrames(self._container, stream)
         self._pieces: Iterator[tuple[int, Samples]] = iter(())
         if stream is not None:
             if "mov" in self._container.format.name and stream.frames and stream.duration is not None:
                 end = ((stream.start_time or 0) + stream.duration) * (stream.time_base or Fraction(1))
                 self._stop = self._sample(end)
-            self._pieces = self._joined(stream)
+            self._pieces = self._joined()
 
     @property
     def damage(self) -> str | None:
         """Description of the gaps and of packets that did not decode so far; None if there are none."""
-        found = list(self._problems)
-        if self._failures:
-            found.append(f"{counted(self._failures, 'packet')} did not decode ({self._failure})")
+        found = [] if self._frames is None else self._frames.problems
         if self._gaps:
             found.append(
                 f"{counted(self._gaps, 'gap')} of {self._gaps_s:.3f} s filled with zeros, the first "
@@ -112,21 +106,21 @@ class AudioReader:
     def _sample(self, time: Fraction) -> int:
         return sample_at(float(time) - self._origin, self._rate)
 
-    def _joined(self, stream: AudioStream) -> Iterator[tuple[int, Samples]]:
+    def _joined(self) -> Iterator[tuple[int, Samples]]:
         """Yield the samples with the number of the first one, without overlaps."""
         done = -sys.maxsize
-        for at, samples in self._placed(stream):
+        for at, samples in self._placed():
             first, last = max(at, done), min(at + len(samples), self._stop)
             if first < last:
                 done = last
                 yield first, samples[first - at : last - at]
 
-    def _placed(self, stream: AudioStream) -> Iterator[tuple[int, Samples]]:
+    def _placed(self) -> Iterator[tuple[int, Samples]]:
         """Yield the samples of each decoded frame with the number of the first one."""
         resampler: AudioResampler | None = None
         form: tuple[str, str, int] | None = None
         at, expected = 0, Fraction(self._origin)
-        for frame, begin in self._timed(stream):
+        for frame, begin in self._timed():
             found = (frame.format.name, frame.layout.name, frame.sample_rate)
             if resampler is None or begin != expected or found != form:
                 if resampler is not None:
@@ -149,12 +143,12 @@ class AudioReader:
             self._gaps += 1
             self._gaps_s += float(begin - end)
 
-    def _timed(self, stream: AudioStream) -> Iterator[tuple[AudioFrame, Fraction]]:
+    def _timed(self) -> Iterator[tuple[AudioFrame, Fraction]]:
         """Yield the decoded frames and the seconds at which they begin."""
         ahead: deque[tuple[AudioFrame, Fraction, Fraction]] = deque()
         before: deque[Fraction] = deque(maxlen=_LASTING)
         length, late, shift = Fraction(0), Fraction(self._origin), Fraction(0)
-        for frame in chain(self._decoded(stream), repeat(None, _LASTING)):
+        for frame in chain(self._frames or (), repeat(None, _LASTING)):
             if frame is not None:
                 if frame.pts is not None:
                     late = Fraction(frame.pts * (frame.time_base or 1)) - length
@@ -165,27 +159,6 @@ class AudioReader:
                 first, begin, late_by = ahead.popleft()
                 before.append(late_by)
                 yield first, begin + shift
-
-    def _decoded(self, stream: AudioStream) -> Iterator[AudioFrame]:
-        """Yield the decoded frames. A packet that does not decode is left out and counted."""
-        context = stream.codec_context
-        try:
-            for packet in self._container.demux(stream):
-                try:
-                    # A packet without content is the last one: the decoder returns what it still holds.
-                    yield from context.decode(packet if packet.size else None)
-                except MemoryError:  # also one of libav's own errors
-                    raise
-                except av.error.FFmpegError as error:
-                    if not isinstance(error, EOFError):
-                        self._failures += 1
-                        self._failure = system_reason(error)
-        except MemoryError:
-            raise
-        except av.error.FFmpegError as error:
-            if may_pass(error):
-                raise VideoError(f"reading stopped: {system_reason(error)}") from error
-            self._problems.append(f"reading stopped: {system_reason(error)}")
 
 
 def _samples(frames: list[AudioFrame]) -> Samples:
@@ -201,6 +174,7 @@ def _shift(shift: Fraction, before: deque[Fraction], ahead: deque[tuple[AudioFra
     """
     frame, _, own = ahead[0]
     if not before or abs(own - shift) > max(Fraction(frame.samples, 2 * frame.sample_rate), _JITTER):
+        before.clear()  # what was said before a jump does not show how much the timestamps after it scatter
         return own
     if abs(own - before[-1]) <= _SHIFT:
         return shift

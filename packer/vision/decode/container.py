@@ -55,7 +55,7 @@ def open_video(
         if not file.read(1):
             raise VideoError(expected="a video", found="an empty file")
     try:
-        container = _open(source)
+        container = open_container(source)
     except MemoryError:  # also one of libav's own errors
         if not _has_memory():
             raise
@@ -92,20 +92,26 @@ def open_audio(source: MediaFile) -> tuple[av.container.InputContainer, av.audio
     The stream is None if the file has no such stream. The caller closes the container. Errors are as in `open_video`.
     """
     try:
-        container = _open(source)
+        container = open_container(source)
     except MemoryError:  # also one of libav's own errors
         raise
     except av.error.FFmpegError as error:
         raise VideoError(expected="a video", found=f"a file that does not open: {system_reason(error)}") from error
+    return container, choose_audio(container)
+
+
+def choose_audio(container: av.container.InputContainer) -> av.audio.stream.AudioStream | None:
+    """Return the default stream of sound, or else the first one that libav can decode; None if there is none."""
     streams = [stream for stream in container.streams.audio if stream.codec_context is not None]
     defaults = [stream for stream in streams if stream.disposition & av.stream.Disposition.default]
     chosen = next(iter(defaults or streams), None)
     if chosen is not None:
         chosen.codec_context.thread_count = 1
-    return container, chosen
+    return chosen
 
 
-def _open(source: MediaFile, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
+def open_container(source: MediaFile, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
+    """Open a file with the demuxers of videos, unless `options` name others."""
     opened = source() if callable(source) else f"file:{fsdecode(source)}"
     return av.open(opened, options={**_OPTIONS, **options}, metadata_errors="replace")
 
@@ -160,7 +166,7 @@ def _has_all_entries(
         with open_media(source) as file:
             size = int.from_bytes(file.read(8)[4:], "little")
             return bool(file.seek(0, SEEK_END) >= size)
-    with _open(source, {"ignore_editlist": "1"}) as whole:
+    with open_container(source, {"ignore_editlist": "1"}) as whole:
         return bool(len(whole.streams[stream.index].index_entries) >= stream.frames)
 
 

@@ -35,7 +35,8 @@ from shardspec.errors import CodecError, MissingDependencyError
 from shardspec.registry import import_target
 from shardspec.schema import Field, NamedConfig
 
-_BY_PILLOW = ("AVIF", "BMP", "GIF", "HEIC", "Netpbm", "PNG", "TIFF", "WebP")
+_BY_PILLOW = ("AVIF", "BMP", "GIF", "HEIC", "Netpbm", "PNG", "TIFF", "WebP", "lossless WebP")
+_WEBP = ("WebP", "lossless WebP")
 _WEBP_PIXEL_BYTES = 12
 """Bytes per pixel of the RGBA canvases and frame that libwebp and Pillow hold at a time (measured: up to 10)."""
 _CODED_SIZE = re.compile(rb"\0\0\0\x14ispe\0\0\0\0(.{4})(.{4})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3
@@ -93,7 +94,7 @@ def read_image(source: MediaFile, *, max_pixels: int = MAX_PIXELS) -> bytes:
         return file.read()
 
 
-def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False) -> DecodedImage:
+def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """Decode one image.
 
     Safe to call from several threads, with one reservation: while a file that is not an ordinary JPEG is decoded,
@@ -103,8 +104,6 @@ def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False
     ----------
     max_pixels : int
         Largest width times height; the header is checked before pixels are allocated.
-    bgr : bool
-        Whether the channels are to be in OpenCV's order; a JPEG is decoded into it directly.
 
     Raises
     ------
@@ -117,11 +116,11 @@ def decode_image(data: bytes, *, max_pixels: int = MAX_PIXELS, bgr: bool = False
     """
     kind = _sniff(data)
     if kind == "JPEG":
-        return _decode_jpeg(data, max_pixels, bgr)
+        return _decode_jpeg(data, max_pixels)
     if kind not in _BY_PILLOW:
-        return DecodedImage(_finish(_in_order(_decode_by_codec(data, kind, max_pixels), bgr), UPRIGHT))
+        return DecodedImage(_finish(_decode_by_codec(data, kind, max_pixels), UPRIGHT))
     image, orientation = _decode_by_pillow(data, kind, max_pixels)
-    return DecodedImage(_finish(_in_order(image, bgr), orientation))
+    return DecodedImage(_finish(image, orientation))
 
 
 def check_kept(data: bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[JpegHeader, bytes] | None:
@@ -153,17 +152,13 @@ def _sniff(data: bytes) -> str:
     return kind
 
 
-def _in_order(image: npt.NDArray[np.uint8], bgr: bool) -> npt.NDArray[np.uint8]:
-    return image[:, :, ::-1] if bgr else image
-
-
 def _finish(image: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.uint8]:
     upright = np.ascontiguousarray(orient(image, orientation))
     upright.setflags(write=False)
     return upright
 
 
-def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
+def _decode_jpeg(data: bytes, max_pixels: int) -> DecodedImage:
     header = read_header(data)
     if header is None:
         raise ImageError(
@@ -174,7 +169,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
     with needing_memory("JPEG", header.width, header.height):
         for form in _forms(data, header):
             try:
-                image, coding = _jpeg_pixels(form, max_pixels, bgr)
+                image, coding = _jpeg_pixels(form, max_pixels)
             except ValueError as error:
                 warning = str(error)
                 continue
@@ -183,7 +178,7 @@ def _decode_jpeg(data: bytes, max_pixels: int, bgr: bool) -> DecodedImage:
         if _CORRUPT.search(warning) and _HARMLESS not in warning:
             raise ImageError(expected="a whole JPEG", found="a damaged one", hint=warning)
         image, _ = _decode_by_pillow(form, "JPEG", max_pixels)
-        return DecodedImage(_finish(_in_order(image, bgr), orientation))
+        return DecodedImage(_finish(image, orientation))
 
 
 def _forms(data: bytes, header: JpegHeader) -> Iterator[bytes]:
@@ -192,20 +187,20 @@ def _forms(data: bytes, header: JpegHeader) -> Iterator[bytes]:
     yield without_metadata(data, header.components)
 
 
-def _jpeg_pixels(data: bytes, max_pixels: int, bgr: bool) -> tuple[npt.NDArray[np.uint8], str]:
+def _jpeg_pixels(data: bytes, max_pixels: int) -> tuple[npt.NDArray[np.uint8], str]:
     """Return the pixels of a JPEG and its colour coding. Any warning of libjpeg is a `ValueError`."""
     coding = coded_as(data)
     if coding in ("CMYK", "YCCK"):
         check_cmyk(data)
-        return _in_order(_decode_by_pillow(data, "JPEG", max_pixels)[0], bgr), coding
-    return decode_strict(data, bgr=bgr), coding
+        return _decode_by_pillow(data, "JPEG", max_pixels)[0], coding
+    return decode_strict(data), coding
 
 
 def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDArray[np.uint8], int]:
     """Return pixels in RGB as stored, and the orientation to turn them from (HEIC and TIFF are upright already)."""
     if kind == "HEIC":
         _check_heic(data, max_pixels)
-    if kind == "WebP":  # its plugin allocates the canvas on opening
+    if kind in _WEBP:  # its plugin allocates the canvas on opening
         check_size(*_webp_size(data), max_pixels)
     decode = import_target("packer.vision.decode.rgb:decode_by_pillow", what=f"a {kind} image", extra="pack")
     try:
@@ -214,7 +209,7 @@ def _decode_by_pillow(data: bytes, kind: str, max_pixels: int) -> tuple[npt.NDAr
         raise
     except Exception as error:
         # A damaged file can make Pillow raise anything: SyntaxError, struct.error, EOFError.
-        if kind == "WebP":
+        if kind in _WEBP:
             _check_webp_memory(*_webp_size(data))
         raise ImageError(
             f"expected a whole {kind} of a kind that can be decoded, found: {str(error) or type(error).__name__}"

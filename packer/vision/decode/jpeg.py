@@ -8,13 +8,13 @@ import numpy.typing as npt
 import simplejpeg
 
 
-def decode_strict(data: bytes, *, bgr: bool = False) -> npt.NDArray[np.uint8]:
-    """Decode with libjpeg-turbo to (H, W, 3) in RGB or `bgr` order, treating each of its warnings as an error.
+def decode_strict(data: bytes) -> npt.NDArray[np.uint8]:
+    """Decode with libjpeg-turbo to RGB, (H, W, 3), treating each of its warnings as an error.
 
     The pixels are Pillow's (accurate integer DCT, smooth chroma upsampling; a test compares them), in 40 to 90 % of the
     time. The `ValueError` that is raised has libjpeg's first warning or error as its message.
     """
-    return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "BGR" if bgr else "RGB", strict=True), np.uint8)
+    return np.asarray(_turbojpeg(simplejpeg.decode_jpeg, data, "RGB", strict=True), np.uint8)
 
 
 def check_strict(data: bytes) -> tuple[int, int]:

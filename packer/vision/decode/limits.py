@@ -29,6 +29,10 @@ class VideoError(ItemError, ValueError):
     """A file from which no video frame can be read."""
 
 
+class SoundError(ItemError, ValueError):
+    """A file whose sound cannot be read, or not to its end."""
+
+
 def open_media(source: MediaFile) -> BinaryIO:
     """Open an input for reading; the caller closes it."""
     # A file is read in few and large pieces, for which a buffer would only add a copy.

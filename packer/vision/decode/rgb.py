@@ -43,6 +43,7 @@ _PLUGINS: dict[str, _Open] = {
     "PNG": PngImagePlugin.PngImageFile,
     "TIFF": TiffImagePlugin.TiffImageFile,
     "WebP": WebPImagePlugin.WebPImageFile,
+    "lossless WebP": WebPImagePlugin.WebPImageFile,
 }
 _UPRIGHT = ("HEIC", "TIFF")
 """Formats that are decoded upright."""
@@ -199,17 +200,18 @@ def _properties(data: bytes, kind: bytes) -> Iterator[bytes]:
     """Yield the properties of a kind of the main image of a HEIF file (ISO/IEC 23008-12, 9.3)."""
     meta = [box for name, box in _boxes(data) if name == b"meta"]
     inside = dict(_boxes(meta[0][4:])) if meta else {}
-    shared = dict(_boxes(inside.get(b"iprp", b"")))
-    properties = list(_boxes(shared.get(b"ipco", b"")))
-    main, table = inside.get(b"pitm", b""), BytesIO(shared.get(b"ipma", b""))
-    version, *_, flags = table.read(4) or bytes(4)
-    wide = 4 if version else 2, 2 if flags & 1 else 1
-    for _ in range(int.from_bytes(table.read(4))):
-        item, count = table.read(wide[0]), int.from_bytes(table.read(1))
-        indices = [table.read(wide[1]) for _ in range(count)]
-        if int.from_bytes(item) == int.from_bytes(main[4:]):
-            places = {int.from_bytes(index) & (1 << 8 * wide[1] - 1) - 1 for index in indices}  # without "essential"
-            yield from (value for place, (name, value) in enumerate(properties, 1) if name == kind and place in places)
+    shared = list(_boxes(inside.get(b"iprp", b"")))
+    properties = list(_boxes(dict(shared).get(b"ipco", b"")))
+    main = int.from_bytes(inside.get(b"pitm", b"")[4:])
+    for table in (BytesIO(content) for name, content in shared if name == b"ipma"):
+        version, *_, flags = table.read(4) or bytes(4)
+        wide = 4 if version else 2, 2 if flags & 1 else 1
+        for _ in range(int.from_bytes(table.read(4))):
+            item, count = int.from_bytes(table.read(wide[0])), int.from_bytes(table.read(1))
+            indices = [int.from_bytes(table.read(wide[1])) for _ in range(count)]
+            if item == main:
+                places = {index & (1 << 8 * wide[1] - 1) - 1 for index in indices}  # without "essential"
+                yield from (one for place, (name, one) in enumerate(properties, 1) if name == kind and place in places)
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:

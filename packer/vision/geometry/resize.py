@@ -104,5 +104,19 @@ def scale_geometry(sample: Mapping[str, Any], old: tuple[int, int], new: tuple[i
     return changed
 
 
+def shift_geometry(sample: Mapping[str, Any], shift: tuple[int, int]) -> dict[str, Any]:
+    """Return the fields that a move of the image's origin changes (`scale_geometry`), by `shift` in x and y, in pixels."""
+    moved: dict[str, Any] = {}
+    for name, axes in PIXEL_AXES.items():
+        value = sample.get(name)
+        if _is_floating(value) and value.shape[1] == len(axes):
+            moved[name] = (value + np.array(shift)[list(axes)]).astype(value.dtype)
+    matrix = sample.get("matrix")
+    if _is_floating(matrix) and matrix.shape == (2, 3):
+        moved["matrix"] = matrix.copy()
+        moved["matrix"][:, 2] += shift
+    return moved
+
+
 def _is_floating(value: Any) -> TypeGuard[npt.NDArray[np.floating[Any]]]:
     return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)

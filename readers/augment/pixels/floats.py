@@ -10,7 +10,8 @@ import numpy.typing as npt
 from readers.arguments import as_number
 from readers.augment.pixels.canvas import Canvas, PixelTransform, Table
 from readers.decode.values import BFLOAT16
-from shardspec.errors import UsageError
+from shardspec.columns import PIXEL_STATISTICS, channel_statistics
+from shardspec.errors import SchemaError, UsageError
 from shardspec.wording import shorten
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -57,11 +58,14 @@ class Normalize(PixelTransform[None]):
         One per channel, or one for all, for images from 0 to 1; ImageNet's by default.
     dtype : str or dtype
         As for `ToFloat`.
+    stats : dataset, optional
+        Take mean and standard deviation of this dataset or part, whose column ``pixel_statistics`` ``packer inspect
+        --statistics`` has stored.
 
     Raises
     ------
     UsageError
-        When created: if the numbers are not finite, or a std is not above 0. When called: if the image has another
+        When created: if the dataset lacks that column, or if the numbers are not finite, or a std is not above 0. When called: if the image has another
         number of channels, or is floating already.
     """
 
@@ -70,8 +74,11 @@ class Normalize(PixelTransform[None]):
         mean: Sequence[float] = (0.485, 0.456, 0.406),
         std: Sequence[float] = (0.229, 0.224, 0.225),
         dtype: Any = "float32",
+        stats: Any = None,
     ) -> None:
         super().__init__(1.0)
+        if stats is not None:
+            mean, std = _statistics_of(stats)
         self.mean, self.std = _numbers("mean", mean), _numbers("std", std)
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UsageError(
@@ -125,6 +132,20 @@ def _normal_table(mean: tuple[float, ...], std: tuple[float, ...], dtype: str) -
 def _unit() -> npt.NDArray[np.float32]:
     """Return 0 to 1 as torchvision computes it: x * (1 / 255), which differs from x / 255."""
     return np.arange(256, dtype=np.float32) * np.float32(1 / 255)
+
+
+def _statistics_of(dataset: Any) -> tuple[Sequence[float], Sequence[float]]:
+    """Return mean and standard deviation of a dataset's images from its column of sums."""
+    try:
+        found = channel_statistics(dataset.column(PIXEL_STATISTICS))
+    except (AttributeError, SchemaError, ValueError) as error:
+        raise UsageError(
+            option="stats",
+            expected=f"a dataset with images and the column {PIXEL_STATISTICS!r}",
+            found=shorten(dataset),
+            hint="store the column with packer inspect --statistics",
+        ) from error
+    return found.mean, found.std
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...]:

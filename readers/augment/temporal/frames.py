@@ -59,7 +59,10 @@ class PerFrame:
 
 
 def count_frames(sample: Sample, user: str) -> int:
-    """Return the number of frames of a clip; an image is refused."""
+    """Return the number of frames of a clip, or of samples of a sound without images; an image is refused."""
+    sounds = sound_of(sample)
+    if sounds and "image" not in sample:
+        return int(sample[sounds[0]].shape[-1])
     image = get_field(sample, "image", user)
     if image.ndim != _CLIP_AXES or not len(image):
         raise UsageError(
@@ -82,16 +85,16 @@ def fields_in_time(sample: Sample, frames: int) -> list[str]:
     ]
 
 
-def part_of(sample: Sample, name: str, start: int, stop: int, frames: int) -> slice:
-    """Return the slice of a field's values for the frames start … stop-1. Sound is cut at the nearest sample."""
+def part_of(sample: Sample, name: str, start: int, stop: int, frames: int) -> Any:
+    """Return the index of a field's values for the frames start … stop-1. Sound is cut at the nearest sample."""
     if name not in JOINED:
         return slice(start, stop)
-    length = len(sample[name])
-    return slice(round(start * length / frames), round(stop * length / frames))
+    length = sample[name].shape[-1]
+    return ..., slice(round(start * length / frames), round(stop * length / frames))
 
 
 def sound_of(sample: Sample) -> list[str]:
-    """Return the fields of sound that a sample has, (T · n,)."""
+    """Return the fields of sound that a sample has, (T · n,), or (C, N) without images."""
     return [name for name in JOINED if isinstance(sample.get(name), np.ndarray)]
 
 

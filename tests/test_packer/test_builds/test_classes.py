@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.builds import QUIET, write_images
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 
 from packer import Writer, add, build, verify
 from readers import open_dataset
@@ -212,7 +212,7 @@ def test_a_class_outside_the_list_ends_the_build_before_it_packs(folders: Path, 
     assert labels_of(tmp_path / "two") == (("real", "fake"), [0, 1])
     build(rows_of(["real", None, "fake"]), tmp_path / "reject", classes="real,fake", max_rejects="50%", **QUIET)
     assert labels_of(tmp_path / "reject") == (("real", "fake"), [0, 1])
-    assert len(read_jsonl(tmp_path / "reject" / "rejects.jsonl")) == 1
+    assert len(read_jsonl(file_of(tmp_path / "reject", "rejects.jsonl"))) == 1
 
 
 def test_a_packed_dataset_is_numbered_anew(folders: Path, tmp_path: Path) -> None:

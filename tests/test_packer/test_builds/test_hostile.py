@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import environment, read_jsonl, run_packer
+from support.command import environment, file_of, read_jsonl, run_packer
 from support.media import FAST_START, cut_file, scene, write_image, write_png_bomb, write_video
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -96,11 +96,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
 def test_every_file_is_packed_or_rejected_with_its_reason(hostile: tuple[Path, Path, dict[str, str | None]]) -> None:
     _, out, expected = hostile
     counts = check_whole(out).generations[0].counts
-    states = {line["item"]: line["state"] for line in read_jsonl(out / "items.jsonl")}
+    states = {line["item"]: line["state"] for line in read_jsonl(file_of(out, "items.jsonl"))}
     assert states == {name: "packed" if reported is None else "rejected" for name, reported in expected.items()}
     reasons = {
         line["item"]: f"{line['step']}: {line['reason']}"
-        for line in read_jsonl(out / "rejects.jsonl")
+        for line in read_jsonl(file_of(out, "rejects.jsonl"))
         if line["kind"] == "item"
     }
     for name, reported in expected.items():
@@ -128,7 +128,7 @@ def test_a_video_cut_midway_gives_the_frames_before_the_cut(hostile: tuple[Path,
     cut = frames["index-first.mp4"]
     assert cut == list(range(len(cut)))
     assert 5 < len(cut) < 40
-    (damage,) = [line for line in read_jsonl(out / "rejects.jsonl") if line["kind"] == "damage"]
+    (damage,) = [line for line in read_jsonl(file_of(out, "rejects.jsonl")) if line["kind"] == "damage"]
     assert damage["item"] == "index-first.mp4"
     assert damage["reason"]
     assert check_whole(out).generations[0].counts.damaged_items == 1
@@ -163,7 +163,7 @@ def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    reasons = {line["item"]: line["reason"] for line in read_jsonl(tmp_path / "out" / "rejects.jsonl")}
+    reasons = {line["item"]: line["reason"] for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
     assert reasons["tail.jpg"].startswith("expected an image of at most 1431655760 bytes")
     assert "found a file of 8589934592" in reasons["tail.jpg"]
     assert reasons["zeros.jpg"].startswith("expected an image (")
@@ -187,7 +187,7 @@ def test_a_file_that_vanishes_after_planning_is_a_reject(tmp_path: Path) -> None
         tmp_path / "source", tmp_path / "out", steps=["decode", vanish], progress=False, max_rejects=1
     )
     assert (result.counts.packed_items, result.counts.rejected_items) == (1, 2)
-    for line in read_jsonl(tmp_path / "out" / "rejects.jsonl"):
+    for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")):
         assert "No such file or directory" in line["reason"]
 
 

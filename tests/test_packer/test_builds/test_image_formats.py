@@ -27,7 +27,6 @@ def saved(image: np.ndarray[Any, Any], kind: str, **options: Any) -> bytes:
 @pytest.mark.parametrize("encode", ["jpeg", "png"])
 @pytest.mark.parametrize("steps", [("decode", "resize"), ("decode", "support.steps:add_field", "resize")])
 def test_enlarged_images_and_unequal_sizes_are_reported(tmp_path: Path, encode: str, steps: tuple[str, ...]) -> None:
-    """On the fast path of plain images and on the chain of steps."""
     for number, shape in enumerate([(30, 40), (64, 64), (90, 120), (50, 200)]):
         path = tmp_path / "in" / f"{number}.png"
         path.parent.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.builds import TESTS, write_images
-from support.command import environment, read_jsonl, run_packer
+from support.command import environment, file_of, read_jsonl, run_packer
 from support.packed import check_whole, fingerprints
 
 NAMES = [f"{number:02d}.png" for number in range(70)]
@@ -35,7 +35,7 @@ def test_odd_items_are_rejects_wherever_they_stand(tmp_path: Path, places: tuple
     one = build(source, tmp_path / "one")
     build(source, tmp_path / "three", "--workers", 3)
     assert (one["items"], one["packed_items"], one["rejected_items"]) == (70, 70 - len(places), len(places))
-    lines = read_jsonl(tmp_path / "one" / "rejects.jsonl")
+    lines = read_jsonl(file_of(tmp_path / "one", "rejects.jsonl"))
     assert [line["item"] for line in lines] == [f"{place:02d}-bad.png" for place in places]
     assert {(line["kind"], line["step"], line["reason"]) for line in lines} == {("item", "encode", REASON)}
     check_whole(tmp_path / "one")
@@ -46,7 +46,7 @@ def test_of_two_kinds_that_are_equally_many_the_first_counts(tmp_path: Path) -> 
     source = source_with(tmp_path / "source", 0, 3, names=NAMES[:4])
     found = build(source, tmp_path / "out")
     assert (found["packed_items"], found["rejected_items"]) == (2, 2)
-    lines = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    lines = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert [line["item"] for line in lines] == ["01.png", "02.png"]
     assert "field 'extra' is missing" in lines[0]["reason"]
 
@@ -76,5 +76,5 @@ def test_a_dry_run_counts_odd_items_as_rejects(tmp_path: Path) -> None:
 def test_an_item_whose_samples_differ_among_themselves_is_a_reject(tmp_path: Path) -> None:
     source = source_with(tmp_path / "source", 0, names=NAMES[:3])
     assert build(source, tmp_path / "out", step="change_fields")["rejected_items"] == 1
-    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["reason"] == "the sample differs from those before it: field 'extra' is new"

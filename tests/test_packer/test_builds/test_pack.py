@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import written
 from support.builds import parts_of
-from support.command import environment, read_jsonl
+from support.command import environment, file_of, read_jsonl
 from support.media import scene, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
 from support.processes import wait_for, workers_in
@@ -37,10 +37,10 @@ def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None
     assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
     assert packer.verify(tmp_path / "1", deep=True, progress=False).problems == ()
     assert (result.counts.items, result.counts.packed_items, result.counts.rejected_items) == (100, 93, 7)
-    items = read_jsonl(tmp_path / "1" / "items.jsonl")
+    items = read_jsonl(file_of(tmp_path / "1", "items.jsonl"))
     assert [item["samples"] for item in items if item["item"].endswith("9")] == [0] * 10
     assert {item["state"] for item in items if item["item"].endswith("9")} == {"packed"}
-    rejects = read_jsonl(tmp_path / "1" / "rejects.jsonl")
+    rejects = read_jsonl(file_of(tmp_path / "1", "rejects.jsonl"))
     assert [reject["item"] for reject in rejects] == ["8", "28", "38", "58", "68", "88", "98"]
     assert rejects[0]["step"] == "support.written:make"
     assert rejects[0]["reason"].startswith("RuntimeError: no sample of 8 (written.py, line ")
@@ -72,7 +72,7 @@ def test_declared_fields(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_sample_is_a_reject(tmp_path: Path) -> None:
     result = pack(written.misfit, range(11), tmp_path / "out", engine="inline")
-    reasons = {reject["item"]: reject["reason"] for reject in read_jsonl(tmp_path / "out" / "rejects.jsonl")}
+    reasons = {reject["item"]: reject["reason"] for reject in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
     assert result.counts.packed_items == 2
     expected = {
         "1": "expected a dict, dicts, or None from the function, found int",
@@ -90,7 +90,9 @@ def test_what_cannot_be_a_sample_is_a_reject(tmp_path: Path) -> None:
         assert reasons[item].startswith(reason), reasons[item]
     declared = pack(written.misfit, range(11), tmp_path / "declared", engine="inline", fields={"x": int | None})
     assert declared.counts.packed_items == 3
-    reasons = {reject["item"]: reject["reason"] for reject in read_jsonl(tmp_path / "declared" / "rejects.jsonl")}
+    reasons = {
+        reject["item"]: reject["reason"] for reject in read_jsonl(file_of(tmp_path / "declared", "rejects.jsonl"))
+    }
     assert reasons["8"].startswith("expected 'x', found none; found 'y', which is no field")
     with pytest.raises(TooManyRejectsError):
         pack(written.misfit, range(11), tmp_path / "few", engine="inline", max_rejects=0.05)
@@ -221,7 +223,7 @@ def test_more_inputs_are_another_plan_and_no_update_is_offered(tmp_path: Path) -
 def test_an_input_that_brings_down_its_worker_is_a_reject(tmp_path: Path) -> None:
     result = pack(written.kill_itself, range(10), tmp_path / "out", workers=2)
     assert (result.counts.packed_items, result.counts.rejected_items) == (9, 1)
-    assert "brought down a worker" in (tmp_path / "out" / "rejects.jsonl").read_text("utf-8")
+    assert "brought down a worker" in file_of(tmp_path / "out", "rejects.jsonl").read_text("utf-8")
 
 
 CALL = """

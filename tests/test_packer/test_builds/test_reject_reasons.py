@@ -11,7 +11,7 @@ import av.error
 import numpy as np
 import pytest
 from support.builds import write_images
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import FAST_START, cut_file, scene, write_image, write_video
 
 import packer
@@ -23,7 +23,7 @@ Sample = dict[str, Any]
 
 def reasons(out: Path) -> dict[str, tuple[str, str]]:
     """Step and reason by item."""
-    return {line["item"]: (line["step"], line["reason"]) for line in read_jsonl(out / "rejects.jsonl")}
+    return {line["item"]: (line["step"], line["reason"]) for line in read_jsonl(file_of(out, "rejects.jsonl"))}
 
 
 def test_the_step_that_gave_nothing_is_blamed_whatever_comes_behind_it(tmp_path: Path) -> None:

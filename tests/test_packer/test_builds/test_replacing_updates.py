@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.builds import write_images
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.media import FAST_START, cut_file, scene, write_image, write_video
 from support.packed import check_whole, fingerprints, read_samples
@@ -156,14 +156,14 @@ def test_a_reject_takes_the_place_of_what_was_packed(tmp_path: Path) -> None:
     (source / "a" / "0.png").write_bytes(b"nothing")
     (source / "b" / "5.png").write_bytes(b"nothing either")
     packer.build(source, out, **HOW, **MIRROR)
-    lines = {line["item"]: line for line in read_jsonl(out / "items.jsonl")}
+    lines = {line["item"]: line for line in read_jsonl(file_of(out, "items.jsonl"))}
     assert [lines[name]["state"] for name in ("a/0.png", "b/5.png", "b/1.png")] == ["rejected", "rejected", "packed"]
     manifest = check_whole(out)
     counts = [(g.counts.items, g.counts.packed_items, g.counts.rejected_items) for g in manifest.generations]
     assert counts == [(8, 7, 1), (1, 0, 1)]
     (source / "b" / "5.png").unlink()
     packer.build(source, out, **HOW, **MIRROR)
-    assert {line["item"] for line in read_jsonl(out / "rejects.jsonl")} == {"a/0.png"}
+    assert {line["item"] for line in read_jsonl(file_of(out, "rejects.jsonl"))} == {"a/0.png"}
     write_image(source / "a" / "0.png", scene(1, (24, 18)))
     result = packer.build(source, out, **HOW, **MIRROR)
     assert result.growth is not None
@@ -183,7 +183,7 @@ def test_lines_about_frames_follow_their_item(tmp_path: Path) -> None:
     how = {**HOW, "label_from": "none"}
     write(rows)
     packer.build(table, out, **how)
-    before = read_jsonl(out / "rejects.jsonl")
+    before = read_jsonl(file_of(out, "rejects.jsonl"))
     assert [line["kind"] for line in before] == ["damage"] * 3
     write([rows[0], {"path": "v.mp4", "take": 7}, rows[2]])
     packer.build(table, out, **how, **MIRROR)
@@ -191,7 +191,7 @@ def test_lines_about_frames_follow_their_item(tmp_path: Path) -> None:
     packer.build(table, out, **how, **MIRROR)
     shutil.rmtree(tmp_path / "rebuilt", ignore_errors=True)
     packer.build(table, tmp_path / "rebuilt", **how)
-    assert read_jsonl(out / "rejects.jsonl") == read_jsonl(tmp_path / "rebuilt" / "rejects.jsonl")
+    assert read_jsonl(file_of(out, "rejects.jsonl")) == read_jsonl(file_of(tmp_path / "rebuilt", "rejects.jsonl"))
     ours, rebuilt = packer.inspect(out).to_json(), packer.inspect(tmp_path / "rebuilt").to_json()
     assert [ours[name] for name in ("items", "samples", "damaged_items")] == [
         rebuilt[name] for name in ("items", "samples", "damaged_items")

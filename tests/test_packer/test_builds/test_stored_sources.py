@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.archives import encoded, rec_header, samples, write_lmdb, write_parquet, write_rec, write_tar
+from support.archives import encoded, rec_header, samples, write_lmdb, write_parquet, write_rec, write_tar, write_zip
 from support.builds import QUIET, write_images, write_source
-from support.command import arguments, read_jsonl, run_packer
+from support.command import arguments, file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.listeners import Listener
 from support.packed import read_samples
@@ -24,6 +25,7 @@ from support.stores import StoreServer, web_server
 
 import packer
 from packer.cli import EXIT_INTERRUPTED
+from packer.sources.opening import open_source
 from shardspec.errors import BuildError, StoreError, UsageError
 from shardspec.stores import Store
 
@@ -53,7 +55,7 @@ def values_of(root: Path, field: str) -> list[Any]:
 
 def packed(out: Path) -> dict[str, bytes]:
     """The shards, indexes and rejects of a dataset."""
-    files = [*out.glob("shard-*"), out / "rejects.jsonl"]
+    files = [*out.glob("shard-*"), file_of(out, "rejects.jsonl")]
     assert not packer.verify(out, deep=True, progress=False).problems
     return {path.name: path.read_bytes() for path in files if path.is_file()}
 
@@ -102,6 +104,22 @@ def compressed(root: Path) -> dict[str, Any]:
     return {"source": "all.tar.gz"}
 
 
+def zips(root: Path) -> dict[str, Any]:
+    for number in range(2):
+        members = [(f"{cls}/{number}{at}.jpg", encoded(at)) for at, cls in enumerate("abcabcabc")]
+        members.insert(
+            0, ("notes.bin", os.urandom(100_000))
+        )  # only the end of such an archive is downloaded to list it
+        write_zip(root / f"part-{number}.zip", members, [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED][number])
+    return {"source": "part-*.zip", "label_from": "folder"}
+
+
+def table_of_zips(root: Path) -> dict[str, Any]:
+    zips(root)
+    (root / "rows.csv").write_text("path,age\na/00.jpg,1\na/10.jpg,2\nb/01.jpg,3\n")
+    return {"source": "rows.csv"}
+
+
 def parquet(root: Path) -> dict[str, Any]:
     write_parquet(root / "a.parquet", 30, names=["x", "y"])
     write_parquet(root / "b.parquet", 90, names=["x", "y"], note=["n" * 2000] * 90)
@@ -127,7 +145,21 @@ def lmdb(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "make",
-    [folder, sidecars, frames, table, tars, tars_in_folder, compressed, parquet, parquet_of_paths, records, lmdb],
+    [
+        folder,
+        sidecars,
+        frames,
+        table,
+        tars,
+        tars_in_folder,
+        compressed,
+        zips,
+        table_of_zips,
+        parquet,
+        parquet_of_paths,
+        records,
+        lmdb,
+    ],
 )
 def test_a_source_in_a_bucket_gives_the_shards_of_a_folder(
     here: StoreServer, tmp_path: Path, temporary: Path, make: Callable[[Path], dict[str, Any]]
@@ -142,7 +174,47 @@ def test_a_source_in_a_bucket_gives_the_shards_of_a_folder(
     assert not [note for note in made.notes if str(temporary) in note]
     again = packer.build(f"{url}/{name}", tmp_path / "stored", **options, **SMALL)
     assert again.found_finished
+    for share in ("1/2", "2/2"):
+        packer.build(f"{url}/{name}", tmp_path / "pieces", share=share, **options, **SMALL)
+    packer.merge([tmp_path / "pieces"], tmp_path / "merged", **QUIET)
+    assert packed(tmp_path / "merged") == packed(tmp_path / "local")
     assert not list(temporary.glob("packer-scratch-*/*.*"))
+
+
+@pytest.mark.parametrize("others", [0, 3000])
+def test_a_zip_is_listed_from_its_end(
+    here: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    members = [(f"{at % 3}/{at:02d}.png", os.urandom(10_000)) for at in range(60)]
+    members += [(f"notes/{'n' * 20}{at:05d}.txt", b"") for at in range(others)]
+    path = write_zip(tmp_path / "in" / "a.zip", members)
+    url = upload(here, tmp_path / "in", f"zip-{others}")
+    spans: list[tuple[int, int] | None] = []
+    download = Store.download
+    monkeypatch.setattr(Store, "download", lambda *args: (spans.append((*args, None)[3]), download(*args))[1])
+    listing = open_source(f"{url}/a.zip", tmp_path / "out").list_items("folder", "path")
+    assert [item.name for item in listing.items] == [f"a.zip!{name}" for name, _ in members[:60]]
+    assert listing.ignored == others
+    assert 0 < sum(end - start for start, end in filter(None, spans)) < path.stat().st_size - 500_000
+    assert None not in spans
+    assert len(spans) == 1 + bool(others)  # a long list begins before the part that is requested first
+
+
+def test_a_zip_that_is_replaced_before_it_is_listed_is_listed_as_it_is_now(
+    here: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        write_zip(tmp_path / f"{name}.zip", [(f"{name}.png", os.urandom(100_000))])
+    here.put("replaced.zip", (tmp_path / "old.zip").read_bytes())
+    download = Store.download
+
+    def replace_first(self: Store, name: str, path: Path, span: tuple[int, int] | None = None) -> Any:
+        Store(here.url("")).put("replaced.zip", (tmp_path / "new.zip").read_bytes())
+        return download(self, name, path, span)
+
+    monkeypatch.setattr(Store, "download", replace_first)
+    listing = open_source(here.url("replaced.zip"), tmp_path / "out").list_items("none", "path")
+    assert [(item.name, item.reject) for item in listing.items] == [("replaced.zip!new.png", None)]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -181,7 +253,7 @@ def test_a_table_names_files_on_a_web_server(here: StoreServer, tmp_path: Path) 
             packer.build(f"{url}/nothing/", tmp_path / "no", **SMALL)
     assert values_of(tmp_path / "local", "source") == ["sub/b c.png", "a.png", "a.png"]
     assert packed(tmp_path / "stored") == packed(tmp_path / "local")
-    assert [one["item"] for one in read_jsonl(tmp_path / "stored" / "rejects.jsonl")] == ["no.png", "a\x01.png"]
+    assert [one["item"] for one in read_jsonl(file_of(tmp_path / "stored", "rejects.jsonl"))] == ["no.png", "a\x01.png"]
     assert len(values_of(tmp_path / "tar", "key")) == 5
     assert values_of(tmp_path / "two", "source") == ["b/b.png", "a %/a.png"]
 
@@ -190,6 +262,7 @@ def test_a_full_folder_for_temporary_files_rejects_no_archive(
     here: StoreServer, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tar(tmp_path / "in" / "a.tar", samples(0, 5))
+    write_zip(tmp_path / "in" / "a.zip", [("a.png", os.urandom(100_000))])
     url = upload(here, tmp_path / "in", "full")
 
     def chunks() -> Iterator[memoryview]:
@@ -198,8 +271,9 @@ def test_a_full_folder_for_temporary_files_rejects_no_archive(
 
     get = Store.get
     monkeypatch.setattr(Store, "get", lambda self, name, span: (get(self, name)[0], chunks()))
-    with raises(BuildError, place=str(temporary), hint="set TMPDIR to a folder with enough free space"):
-        packer.build(f"{url}/a.tar", tmp_path / "out", **QUIET)
+    for name in ("a.tar", "a.zip"):
+        with raises(BuildError, place=str(temporary), hint="set TMPDIR to a folder with enough free space"):
+            packer.build(f"{url}/{name}", tmp_path / "out", **QUIET)
 
 
 def change_when_packing(change: Callable[[], None]) -> Listener:
@@ -227,7 +301,7 @@ def test_items_that_change_vanish_or_are_forbidden_are_rejects(here: StoreServer
     listener = change_when_packing(change)
     packer.build(url, tmp_path / "out", max_rejects=1.0, progress=listener, engine="inline")
     here.fail()
-    assert {one["item"]: one["reason"] for one in read_jsonl(tmp_path / "out" / "rejects.jsonl")} == {
+    assert {one["item"]: one["reason"] for one in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))} == {
         "02.png": "'02.png' has changed since the build was planned",
         "04.png": "'04.png' existed when the build was planned",
         "06.png": "expected '06.png' in the store, which refuses to send it",
@@ -251,7 +325,7 @@ def test_an_archive_that_changes_gives_rejects(here: StoreServer, tmp_path: Path
     url = upload(here, tmp_path / "in", kind)
     listener = change_when_packing(partial(Store(url).put, f"b.{kind}", b"x" * 9000))
     packer.build(url, tmp_path / "out", max_rejects=1.0, progress=listener, engine="inline")
-    rejects = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    rejects = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert {one["reason"] for one in rejects} == {f"'b.{kind}' has changed since the build was planned"}
     assert len(rejects) == len(read_samples(tmp_path / "out")) == 20
 

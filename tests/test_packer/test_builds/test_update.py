@@ -9,13 +9,12 @@ from typing import Any
 import cv2
 import pytest
 from support.builds import write_images
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.media import photograph, scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
 import packer
-from packer.builds.planning.plan import TASK_ITEMS
 from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
@@ -78,26 +77,7 @@ def test_new_items_become_a_generation_and_no_shard_is_rewritten(source: Path, t
     assert shard_files(out) == again
     packer.convert(out, tmp_path / "converted", format="npy", workers=1, engine="inline", progress=False)
     packer.merge([out, out.parent / "converted"], tmp_path / "merged", workers=1, engine="inline", progress=False)
-    assert not any("generation" in line for line in read_jsonl(tmp_path / "merged" / "items.jsonl"))
-
-
-def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None:
-    found = []
-    names = [f"{n:03d}.png" for n in range(TASK_ITEMS + 8)]
-    source = write_images(tmp_path / "source", names)
-    late = [source / name for name in names[::2]]
-    for number, workers in enumerate(((), ("--workers", 2))):
-        out = tmp_path / f"out-{number}"
-        for path in late:
-            path.rename(tmp_path / path.name)
-        how = ("--size", 16, "--shard-size", "6kB", "--quiet", *workers, "--shuffle", 3)
-        run_packer("build", source, out, *how)
-        for path in late:
-            (tmp_path / path.name).rename(path)
-        done = run_packer("build", source, out, *how, "--update", "--json")
-        assert json.loads(done.stdout)["update"]["new"] == len(late)
-        found.append(fingerprints(out))
-    assert found[0] == found[1]
+    assert not any("generation" in line for line in read_jsonl(file_of(tmp_path / "merged", "items.jsonl")))
 
 
 def test_classes_keep_their_numbers(source: Path, tmp_path: Path) -> None:
@@ -165,7 +145,7 @@ def test_rejects_that_now_work_become_a_generation(source: Path, tmp_path: Path)
     assert (result.growth.new, result.growth.retried, result.growth.mended) == (1, 1, 1)
     counts = [(g.kind, g.counts.items, g.counts.rejected_items) for g in check_whole(out).generations]
     assert counts == [("build", 8, 0), ("retry", 1, 0), ("update", 2, 0)]
-    assert read_jsonl(out / "rejects.jsonl") == []
+    assert read_jsonl(file_of(out, "rejects.jsonl")) == []
     assert before.items() <= shard_files(out).items()
     assert packer.verify(out, deep=True, progress=False).problems == ()
     assert build(source, out, retry_rejects=True).found_finished
@@ -274,7 +254,7 @@ def test_arrays_of_rows_grow(tmp_path: Path) -> None:
     assert result.growth is not None
     assert (result.growth.new, result.growth.kept) == (1, 2)
     assert check_whole(tmp_path / "out").samples == 3
-    with pytest.raises(UsageError, match=r"field 'points': expected .* of 2 .*, found .* of 3"):
+    with pytest.raises(UsageError, match=r"field 'points': .*\(2,\).*\(3,\)"):
         build([*rows, {"image": rows[0]["image"], "points": [1, 2, 3.5]}], tmp_path / "out", update=True)
     assert build(rows, tmp_path / "out", update=True).found_finished
 

@@ -405,7 +405,9 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_dataset(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / "out"))
 
-    target = "packer.assembly.plan.write_shard" if at == "write_shard" else f"packer.builds.parts.part.PartWriter.{at}"
+    target = (
+        "packer.assembly.plan.write_shard" if at == "write_shard" else f"packer.assembly.piece_writer.PieceWriter.{at}"
+    )
     monkeypatch.setattr(target, full)
     with pytest.raises(BuildError, match="cannot be written: No space left on device"):
         write(tmp_path / "out", [{"x": 1}], overwrite=True, fields={"x": int})
@@ -422,7 +424,7 @@ def test_a_writer_whose_write_was_cut_short_makes_no_dataset(tmp_path: Path, mon
         for number in range(101):
             writer.write(x=number)
         with monkeypatch.context() as patch:
-            patch.setattr("packer.builds.parts.part.PartWriter.append", full)
+            patch.setattr("packer.assembly.piece_writer.PieceWriter.append", full)
             with pytest.raises(BuildError, match="cannot be written: No space left on device"):
                 writer.write(x=1)
     assert left_in(tmp_path) == []

@@ -39,7 +39,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_job_may_use_and_where_its_folders_are(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_the_limits_and_folders_of_a_job(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(job), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {**found["processors"], "machine": 0} == {
@@ -96,7 +96,7 @@ def test_extras_and_known_bad_combinations(tmp_path: Path, monkeypatch: pytest.M
     assert all(line.startswith(start) for line, start in zip(report.warnings, expected, strict=True))
 
 
-def test_this_environment_is_in_order() -> None:
+def test_doctor_finds_no_problem_in_this_environment() -> None:
     assert not [line for line in packer.doctor().warnings if "expected" in line]
 
 

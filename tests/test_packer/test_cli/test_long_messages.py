@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from support.builds import QUIET
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import scene, write_image
 
 from packer import build, merge
@@ -32,13 +32,13 @@ def test_images_in_place_of_paths(tmp_path: Path) -> None:
     done = run_packer("build", *call, expect=3)
     assert "row 0 (counted from 0): expected a path in column 'photo', found " in done.stderr
     assert len(done.stdout) + len(done.stderr) < 2500
-    (rejects,) = (tmp_path / "out").rglob("rejects.jsonl")
+    (rejects,) = (tmp_path / "out").rglob("rejects*.jsonl")
     assert len(read_jsonl(rejects)) == 4
     assert rejects.stat().st_size < 4000
     assert all(path.stat().st_size < 10_000 for path in (tmp_path / "out").rglob("*") if path.is_file())
 
 
-def test_what_a_step_has_to_say(tmp_path: Path) -> None:
+def test_messages_of_a_step(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "def fail(samples):\n    for sample in samples:\n        raise ValueError('no' * 10**6)\n        yield\n"
         "def damaged(samples):\n    for sample in samples:\n        for _ in range(99):\n            sample['_report'].add_damage('x' * 999)\n"
@@ -50,12 +50,12 @@ def test_what_a_step_has_to_say(tmp_path: Path) -> None:
     assert "loud:fail: ValueError: nono" in done.stderr
     assert len(done.stderr) < 1500
     run_packer("build", *call, "--steps", "decode,loud:damaged", "--overwrite", python_path=tmp_path)
-    lines = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    lines = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert {line["kind"] for line in lines} == {"frames", "damage"}
     assert all(len(line["reason"]) < 1100 for line in lines)
 
 
-def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
+def test_the_error_for_a_column_of_bytes_offers_a_cure(tmp_path: Path) -> None:
     write_image(tmp_path / "0.png", scene(0, (24, 16)))
     pq.write_table(pa.table({"path": ["0.png"], "thumb": [b"\x00\x01"], "n": [1]}), tmp_path / "t.parquet")
     call = (tmp_path / "t.parquet", tmp_path / "out", "--quiet")
@@ -67,7 +67,7 @@ def test_a_column_of_bytes_is_named_with_a_way(tmp_path: Path) -> None:
     run_packer("build", *call, "--engine", "inline")
 
 
-def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
+def test_the_error_for_a_struct_with_bytes_offers_a_cure(tmp_path: Path) -> None:
     write_image(tmp_path / "0.png", scene(0, (24, 16)))
     table = pa.table({"path": ["0.png"], "photo": [{"bytes": png_of(0), "path": "x"}]})
     pq.write_table(table, tmp_path / "t.parquet")
@@ -78,9 +78,9 @@ def test_a_struct_with_bytes_is_named_with_a_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("b.wav", "a file .wav"), ("b.png", "an image"), ("b", "a file without suffix")]
+    ("name", "found"), [("b.wav", "a sound file"), ("b.png", "an image"), ("b", "a file without suffix")]
 )
-def test_what_also_names_beside_a_video(tmp_path: Path, name: str, found: str) -> None:
+def test_the_files_that_also_names_next_to_a_video(tmp_path: Path, name: str, found: str) -> None:
     from packer import Recipe
     from packer.builds.planning.listing import list_items
     from packer.sources.opening import open_source

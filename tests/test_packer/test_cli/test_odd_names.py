@@ -17,7 +17,7 @@ LONG = "x" * (255 - len(".png"))
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_every_format_takes_them(tmp_path: Path, format: str) -> None:
+def test_every_format_accepts_odd_names(tmp_path: Path, format: str) -> None:
     source, out = tmp_path / f"in {RAW}", tmp_path / f"out {RAW}"
     for number, name in enumerate((f"{RAW}.png", f"{LONG}.png")):
         write_image(source / "plain.png", scene(number, (24, 18))).rename(source / name)

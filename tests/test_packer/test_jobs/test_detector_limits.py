@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from packer.jobs.engines.base import Clock, Event
+from packer.jobs.engines.base import Clock
 from packer.jobs.engines.processes import CurrentRequest, DetectorChild, ProcessesEngine, _Worker
 from packer.jobs.plan import Unit, Work
-from packer.jobs.schedule import ItemTimes
 from packer.recipe.engines import WorkerSettings
 from packer.workspace import Workspace
 
@@ -42,6 +41,7 @@ class AtWork(_Worker):
     def __init__(self, serial: int) -> None:
         self.place = self.serial = serial
         self.unit = Unit("task", serial)
+        self.seen, self.taken_s = None, 0.0
         self.ready = True
 
     @property
@@ -86,22 +86,24 @@ class Stopped(Clock):
 def test_an_items_time_does_not_pass_while_it_waits_for_the_faces_of_others(tmp_path: Path) -> None:
     engine, clock = open_engine(tmp_path), Stopped()
     detector, waiting = Overdue(CurrentRequest(0, None, 0)), AtWork(1)
-    engine._detector, engine._workers = detector, [None, waiting]
-    times = ItemTimes(clock)
-    times.take(Event("start", waiting.unit, waiting.item))
+    engine._detector, engine._workers, engine._clock = detector, [None, waiting], clock
+
+    def serve(worker: int) -> None:
+        """Let 4 s pass while the request of a worker is processed."""
+        detector.take({"event": "busy", "worker": worker, "frames": 4}, engine._answers)
+        engine._look_for_late_items()
+        clock.s += 4
+        engine._look_for_late_items()
+        detector.take({"event": "over", "worker": worker, "frames": 4}, engine._answers)
+
     for number in range(4, 10):
         detector.take({"event": "waits", "worker": 1, "frames": 4}, engine._answers)
-        detector.take({"event": "busy", "worker": 0, "frames": 4}, engine._answers)
-        assert detector.busy == CurrentRequest(2 * number - 4, 0, 4)
-        clock.s += 4
-        times.tick(engine.held())
-        detector.take({"event": "over", "worker": 0, "frames": 4}, engine._answers)
-    assert not times.longer_than(10.0)
-    for _ in range(3):  # its own request, or none, is no excuse
-        detector.take({"event": "busy", "worker": 1, "frames": 4}, engine._answers)
-        clock.s += 4
-        times.tick(engine.held())
-        detector.take({"event": "over", "worker": 1, "frames": 4}, engine._answers)
-    assert times.longer_than(10.0) == [(Unit("task", 1), 10)]
-    assert engine.stop(Unit("task", 1), 10)
-    assert not engine.stop(Unit("task", 1), 10)  # it is gone
+        serve(0)
+        assert detector.busy == CurrentRequest(2 * number - 3, None, 0)
+    assert engine._workers == [None, waiting]
+    for _ in range(3):  # its own request is no excuse
+        serve(1)
+    assert engine._workers == [None, None]
+    event = engine.wait()
+    assert (event.kind, event.unit, event.item) == ("timeout", Unit("task", 1), 10)
+    assert event.message == "took longer than 10 s"

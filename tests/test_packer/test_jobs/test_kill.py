@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.builds import IMAGES, OPTIONS, TESTS, parts_of, records_of, write_images
-from support.command import environment, read_jsonl, run_packer, start_packer
+from support.command import environment, file_of, read_jsonl, run_packer, start_packer
 from support.crash_points import NEW_SIZE, OLD_SIZE
 from support.fuzz import SEED
 from support.hooks import before_each
@@ -22,7 +22,8 @@ from support.packed import check_whole, fingerprints, read_samples
 from support.processes import wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
-from packer.builds.parts.part import Part
+import packer
+from packer.assembly.piece import Piece
 from packer.builds.planning.plan import TASK_ITEMS, BuildPlan
 from packer.workspace.durable import read_record
 from shardspec.errors import NotADatasetError
@@ -30,6 +31,9 @@ from shardspec.layout import Layout
 
 STEPS = ("--steps", "decode,resize,support.steps:log_items")
 
+
+COMMIT = ("os.rename .build/staging/", "os.link .build/final/index/", "os.rename manifest.json")
+"""Operations of a commit."""
 
 NAMES = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(TASK_ITEMS + 2)]
 OLD_NAMES = len(NAMES) * 2 // 3
@@ -67,10 +71,9 @@ def check_crashes(rounds: list[dict[str, Any]]) -> None:
     """What must hold after every crash, and after every resume."""
     for found in check_resumes(rounds):
         where, state = found["killed_before"], found["crash"]
-        # Nothing half-written is readable: the only crash with a readable dataset is one behind the manifest's rename.
-        assert not state["readable"] or where.startswith(
-            ("shutil.rmtree .build", "os.remove .build", "os.rmdir .build", "os.rename .build")
-        ), where
+        # Nothing half-written is readable: a crash leaves a readable dataset only behind the manifest's rename, while
+        # the card is written and the workspace removed.
+        assert not state["readable"] or where.split(" ", 1)[1].startswith((".build", "README.md")), where
         check_nothing_is_done_twice(found)
 
 
@@ -130,6 +133,14 @@ def test_a_crash_at_any_operation_costs_nothing_that_was_finished(tmp_path: Path
         assert any(found["crash"]["readable"] for found in rounds[:-1])
 
 
+@pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_of_a_share_or_a_merge_costs_nothing_that_was_finished(tmp_path: Path, step: int) -> None:
+    rounds = crash(tmp_path, step, "shares")
+    check_crashes(rounds)
+    if step == 1:
+        check_phases(rounds, (".pieces/.build/plan.json", "/part-000000", "/part-000001", "/shard-", "index"))
+
+
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path: Path, step: int) -> None:
     rounds = crash(tmp_path, step, "overwrite")
@@ -137,8 +148,7 @@ def test_a_crash_of_an_overwrite_leaves_the_old_dataset_or_the_new_one(tmp_path:
     sizes = [found["crash"]["sizes"] for found in rounds[:-1]]
     assert sizes == sorted(sizes)
     if step == 1:
-        phases = ("/part-", "/shard-", "os.link next-shard-", "os.remove next-shard-", "os.remove shard-")
-        check_phases(rounds, (*phases, "os.remove index/", "os.link next-index/", "os.rename manifest.json"))
+        check_phases(rounds, ("/part-", *COMMIT, "os.remove shard-"))
 
 
 @pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.slow)])
@@ -149,8 +159,7 @@ def test_a_crash_of_an_update_leaves_the_dataset_with_all_of_it_or_none(tmp_path
     assert sizes == sorted(sizes)
     if step == 1:
         assert set(sizes) == {OLD_NAMES, len(NAMES)}
-        phases = ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.link next-index/")
-        check_phases(rounds, phases)
+        check_phases(rounds, (*COMMIT, "os.remove index/"))
 
 
 @pytest.mark.parametrize("step", [18, pytest.param(1, marks=pytest.mark.slow)])
@@ -163,8 +172,7 @@ def test_a_crash_of_an_update_that_removes_samples_leaves_the_old_dataset_or_the
     assert sizes == sorted(sizes)
     if step == 1:
         assert set(sizes) == {OLD_NAMES, len(NAMES) - 1}
-        phases = ("os.rename .build/ready/", "os.rename manifest.json", "os.remove index/", "os.remove shard-")
-        check_phases(rounds, phases)
+        check_phases(rounds, (*COMMIT, "os.remove index/", "os.remove shard-"))
 
 
 def check_phases(rounds: list[dict[str, Any]], phases: Sequence[str]) -> None:
@@ -182,13 +190,13 @@ def at_work(out: Path) -> object:
 
 
 def at_assembly(out: Path) -> object:
-    """The first shard stands, and not the last."""
-    return list(out.glob("shard-*"))
+    """The first shard is finished, and not the last."""
+    return records_of(out)
 
 
 def at_commit(out: Path) -> object:
     """The finished files are being moved into place; the manifest is not written."""
-    return (out / "index").exists() or (out / "rejects.jsonl").exists()
+    return (out / "index").exists() or list(out.glob("rejects-*"))
 
 
 class Progress:
@@ -207,14 +215,13 @@ class Progress:
             Layout(self.out).load()
         self._check_session()
         for part in parts_of(self.out):
-            self.finished_items |= {report.name for report in Part(part).reports()}
+            self.finished_items |= {report.name for report in Piece(part).items}
         if (self.out / ".build" / "assembly.json").exists():
             lines = (self.out / ".build" / "items.jsonl").read_text().splitlines()
             self.finished_items = {json.loads(line)[1] for line in lines}
         for record in records_of(self.out):
             for folder in (self.out, record.parent):
-                shard = folder / f"{record.parent.name}.lmdb"
-                if shard.exists():
+                for shard in folder.glob(f"{record.parent.name}-*.lmdb"):
                     self.shards[shard.name] = (shard.stat().st_ino, shard.stat().st_mtime_ns)
 
     def at_end(self) -> None:
@@ -299,44 +306,55 @@ def dying_before(folder: Path, event: str, name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("format", ["npy", "tfrecord"])
 def test_a_killed_overwrite_goes_on(mixed: Path, tmp_path: Path, format: str) -> None:
-    """In formats whose shards are folders or several files too; the second call finishes what the first has begun to swap."""
+    """In formats whose shards are folders or several files too; the second call removes what the first has left."""
     out = tmp_path / "out"
     run_packer("build", mixed, out, "--size", 16, "--limit", 60, "--shard-size", "20kB", "--format", format)
     assert len(list(out.glob("shard-*"))) > 2
-    env = dying_before(tmp_path / "hooks", "os.link", "next-shard-00001")
+    env = dying_before(tmp_path / "hooks", "os.remove", "out/shard-00001")
     again = ("build", mixed, out, *OPTIONS, "--format", format, "--overwrite")
     run_packer(*again, env=env, expect=-signal.SIGKILL)
     run_packer("verify", out, "--deep")
     manifest = Layout(out).load()
     assert manifest.generations[-1].recipe["size"] == 32
-    identity = sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("next-shard-*/*.npy"))
+    standing = [(out / entry.name).stat() for entry in manifest.entries]
     run_packer(*again)
-    assert identity == sorted((path.stat().st_ino, path.stat().st_mtime_ns) for path in out.rglob("shard-*/*.npy"))
+    assert [(one.st_ino, one.st_mtime_ns) for one in standing] == [
+        (one.st_ino, one.st_mtime_ns) for one in ((out / entry.name).stat() for entry in manifest.entries)
+    ]
     run_packer("build", mixed, tmp_path / "whole", *OPTIONS, "--format", format)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
 
 
-def test_a_dataset_that_stopped_under_the_other_names_is_replaced_like_any(tmp_path: Path) -> None:
-    """Its working folder was deleted by hand, or not copied, so nothing finishes it."""
+def test_files_of_killed_overwrites_are_removed_by_the_next(tmp_path: Path) -> None:
+    """The working folder was deleted by hand, or not copied, so nothing finishes them."""
     source, out = write_images(tmp_path / "source", NAMES), tmp_path / "out"
     options = ("--shard-size", "4kB", "--engine", "inline", "--quiet")
-
-    def check_readable(size: int) -> None:
-        assert [sample["image"].shape[0] for sample in read_samples(out)] == [size] * len(NAMES)
-
     run_packer("build", source, out, "--size", 8, *options)
-    for number, size in enumerate((10, 12), start=1):
-        env = dying_before(tmp_path / f"hooks-{number}", "os.link", "next-" * number + "shard-00000")
+    for number, (size, event, name, standing) in enumerate(
+        [
+            (10, "os.remove", "out/shard-00000", 10),
+            (12, "os.rename", "manifest.json", 10),
+            (14, "os.link", "index/", 10),
+        ]
+    ):
+        env = dying_before(tmp_path / f"hooks-{number}", event, name)
         run_packer("build", source, out, "--size", size, *options, "--overwrite", env=env, expect=-signal.SIGKILL)
-        check_readable(size)
         shutil.rmtree(out / ".build")
-    last = ("build", source, out, "--size", 16, *options, "--overwrite")
-    env = dying_before(tmp_path / "hooks", "os.rename", "manifest.json")
-    run_packer(*last, env=env, expect=-signal.SIGKILL)
-    check_readable(12)
-    run_packer(*last)
+        assert [sample["image"].shape[0] for sample in read_samples(out)] == [standing] * len(NAMES)
+        assert packer.verify(out, deep=True, progress=False).unlisted
+    run_packer("build", source, out, "--size", 16, *options, "--overwrite")
     run_packer("build", source, tmp_path / "whole", "--size", 16, *options)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
+
+
+def test_shards_without_a_manifest_are_nobodys_leftovers(tmp_path: Path) -> None:
+    """They may be all that is left of a dataset: no build deletes them."""
+    source, out = write_images(tmp_path / "source", NAMES), tmp_path / "out"
+    run_packer("build", source, out, "--size", 8)
+    (out / "manifest.json").rename(tmp_path / "manifest.json")
+    before = sorted(path.name for path in out.iterdir())
+    run_packer("build", source, out, "--size", 16, "--overwrite", expect=2)
+    assert sorted(path.name for path in out.iterdir()) == before
 
 
 @pytest.mark.slow
@@ -362,7 +380,7 @@ def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: lis
             if target == "parts":
                 return len(parts_of(out)) > goal % 4
             if target == "shards":
-                return len(list(out.glob("shard-*"))) > goal % 6
+                return len(records_of(out)) > goal % 6
             return at_commit(out) if target == "commit" else out.exists()
 
         wait_for(target, lambda b=builds[-1], come=come: come() or b.poll() is not None, pause_s=0)
@@ -396,4 +414,4 @@ def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: lis
     run_packer("build", mixed, out, *OPTIONS, *slow, env=env)
     check_whole(out)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
-    assert len(read_jsonl(out / "items.jsonl")) == IMAGES + 3
+    assert len(read_jsonl(file_of(out, "items.jsonl"))) == IMAGES + 3

@@ -12,7 +12,7 @@ import cv2
 import pytest
 from PIL import Image
 from support.builds import TESTS, write_images
-from support.command import environment, read_jsonl, run_packer
+from support.command import environment, file_of, read_jsonl, run_packer
 from support.packed import check_whole
 from support.steps import LOG, read_log
 
@@ -34,7 +34,7 @@ def test_a_image_that_no_memory_suffices_for_is_rejected_with_what_it_takes(tmp_
     write_images(tmp_path / "source", ["a.png", "c.png"])
     Image.new("1", (12_000, 11_000)).save(tmp_path / "source" / "b-bad.png")
     reported = build_with(tmp_path, "support.steps:leave_little_memory,decode")
-    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert (line["item"], line["step"]) == ("b-bad.png", "worker")
     why = "memory ran out at 'b-bad.png', in decode: no memory for a PNG of 12000 × 11000 pixels, which takes 396 MB"
     assert line["reason"].startswith("brought down a worker 3 times, by itself (exit status 1: MemoryError: ")
@@ -87,7 +87,7 @@ def test_an_item_that_memory_is_short_for_only_for_a_while_is_packed(tmp_path: P
     reported = build_with(tmp_path, f"decode,support.steps:lack_memory_{what}")
     assert read_log(tmp_path / "log") == ["b-bad.png"] * 4
     assert "memory ran out at 'b-bad.png', in support.steps:lack_memory_" in reported
-    assert read_jsonl(tmp_path / "out" / "rejects.jsonl") == []
+    assert read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) == []
     check_whole(tmp_path / "out")
 
 
@@ -128,7 +128,7 @@ def test_no_reason_is_empty(tmp_path: Path, error: Exception) -> None:
 
     options: dict[str, Any] = {"engine": "inline", "progress": False, "max_rejects": 1}
     packer.build(tmp_path / "source", tmp_path / "out", steps=["decode", fail], **options)
-    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["reason"].startswith(type(error).__name__)
     assert ": (" not in line["reason"]
     assert not line["reason"].endswith(": ")

@@ -10,7 +10,7 @@ import av.error
 import numpy as np
 import pytest
 from support.builds import TESTS, write_images
-from support.command import environment, read_jsonl, run_packer
+from support.command import environment, file_of, read_jsonl, run_packer
 from support.hooks import at_start_of
 from support.media import write_video
 from support.packed import check_whole, fingerprints
@@ -55,7 +55,7 @@ def build(folder: Path, error: str, times: int, *, name: str = "b.png") -> dict[
     env = environment(python_path=[at_start_of(folder / "site", "packer.jobs.worker", code), TESTS])
     run_packer("build", folder / "source", folder / "out", "--max-rejects", "100%", "--quiet", env=env)
     check_whole(folder / "out")
-    return {line["item"]: line["reason"] for line in read_jsonl(folder / "out" / "rejects.jsonl")}
+    return {line["item"]: line["reason"] for line in read_jsonl(file_of(folder / "out", "rejects.jsonl"))}
 
 
 @pytest.mark.parametrize("error", ["EIO", "ESTALE"])

@@ -12,7 +12,7 @@ import filelock
 import numpy as np
 import pytest
 from support.builds import OPTIONS, TESTS, parts_of, write_images
-from support.command import environment, read_jsonl, run_packer, start_packer
+from support.command import environment, file_of, read_jsonl, run_packer, start_packer
 from support.errors import raises
 from support.media import scene, write_image
 from support.packed import check_whole, fingerprints
@@ -235,21 +235,14 @@ def test_an_unfinished_overwrite_goes_on_with_another_source(
 def note_decoded(patch: pytest.MonkeyPatch, names: list[str]) -> None:
     """Note the names of the items that are worked on."""
     from packer.builds.work import BuildWork
-    from packer.steps.plain import PlainImages
 
-    whole, take = BuildWork._pack, PlainImages.take
+    whole = BuildWork._pack
 
     def noted(work: Any, item: Any, *more: Any) -> Any:
         names.append(item.name)
         return whole(work, item, *more)
 
-    def note_taken(plain: Any, *given: Any) -> Any:
-        taken = take(plain, *given)
-        names.extend(taken.names)
-        return taken
-
     patch.setattr(BuildWork, "_pack", noted)
-    patch.setattr(PlainImages, "take", note_taken)
 
 
 def test_a_crash_while_parts_are_put_aside(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +476,7 @@ def test_overwrite_replaces_the_dataset_and_nothing_else(source: Path, tmp_path:
     build(source, out, overwrite=True, format=format)
     build(source, tmp_path / "whole", format=format)
     assert fingerprints(out) == fingerprints(tmp_path / "whole")
-    place = out / ("shard-00000" if format == "npy" else "index") / "mine.npy"
+    place = (file_of(out, "shard-00000") if format == "npy" else out / "index") / "mine.npy"
     place.write_bytes(b"mine")
     (out / "preview.png").write_bytes(b"mine")
     before = sorted(out.rglob("*"))
@@ -533,7 +526,7 @@ def test_overwrite_takes_a_damaged_manifest_for_nothing_of_ours(source: Path, tm
     (out / "manifest.json").write_text("{")
     with pytest.raises(BuildError, match=r"expected a JSON document.*to build here, move the folder away"):
         build(source, out, overwrite=True)
-    assert (out / "shard-00000.lmdb").exists()
+    assert file_of(out, "shard-00000.lmdb").exists()
 
 
 def test_two_builds_at_once(mixed: Path, reference: Path, tmp_path: Path) -> None:
@@ -576,7 +569,7 @@ def test_a_verdict_is_remembered_over_a_resume(tmp_path: Path) -> None:
     assert len(read_log(tmp_path / "log")) == 5
     run_packer("build", tmp_path / "source", tmp_path / "out", *steps, env=env)
     assert len(read_log(tmp_path / "log")) == 5
-    (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    (reject,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert reject["item"] == "00-bad.png"
 
 
@@ -602,7 +595,7 @@ def test_a_full_disk_is_reported_when_a_part_is_flushed(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.builds.parts.part.os", SimpleNamespace(fsync=full))
+        patch.setattr("packer.assembly.piece_writer.os", SimpleNamespace(fsync=full))
         with pytest.raises(BuildError, match=r"cannot be written: No space left on device"):
             build(source, tmp_path / "out")
     build(source, tmp_path / "out")

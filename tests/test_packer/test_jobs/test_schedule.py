@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from support.builds import OPTIONS, TESTS, write_images
-from support.command import environment, read_jsonl, run_packer, start_packer
+from support.command import environment, file_of, read_jsonl, run_packer, start_packer
 from support.hooks import DIE, at_start_of, before_each
 from support.packed import check_whole, fingerprints, read_samples
 from support.processes import is_alive, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
-from packer.jobs.engines.base import Clock, Ended, Event
+from packer.jobs.engines.base import Ended, Event
 from packer.jobs.plan import Task, Unit, Verdicts
-from packer.jobs.schedule import ItemTally, ItemTimes, Schedule
+from packer.jobs.schedule import ItemTally, Schedule
 from packer.workspace import Workspace
 from shardspec.errors import BuildError
 
@@ -48,12 +48,6 @@ class FakeEngine:
 
     def wait(self) -> Event:
         return self.running.popleft() if self.running else Event("tick")
-
-    def held(self) -> list[Unit]:
-        return []
-
-    def stop(self, unit: Unit, item: int) -> bool:
-        raise AssertionError("no limit was given")
 
     def close(self) -> None:
         assert not self.running
@@ -231,7 +225,7 @@ def build_with(
 
 def rejects_of(out: Path) -> dict[str, str]:
     """Why each rejected item was."""
-    return {line["item"]: f"{line['step']}: {line['reason']}" for line in read_jsonl(out / "rejects.jsonl")}
+    return {line["item"]: f"{line['step']}: {line['reason']}" for line in read_jsonl(file_of(out, "rejects.jsonl"))}
 
 
 def test_a_step_that_kills_its_process_costs_exactly_its_item(tmp_path: Path) -> None:
@@ -305,33 +299,6 @@ def test_the_progress_counts_every_item_once() -> None:
     assert tally.take(Event("tick")) == (0, 0, 0)
     assert tally.take(Event("done", Unit("join", 0))) == (0, 0, 0)
     assert tally.take(ends(Unit("task", 1), (3, 0, ""))) == (1, 0, 0), "an item without samples on purpose"
-
-
-def test_the_time_of_an_item_passes_while_those_before_it_are_reported() -> None:
-    """The coordinating process sees an item under way before it hears of the end of those before it."""
-    clock, unit = FakeClock(), Unit("task", 0)
-    times = ItemTimes(clock)
-    times.take(Event("start", unit, 7))
-    clock.now += 2.0
-    times.tick(())
-    times.take(Event("items", unit, ends=[Ended(5, 1, ""), Ended(6, 1, "")]))
-    assert times.longer_than(1.0) == [(unit, 7)]
-    times.take(Event("items", unit, ends=[Ended(7, 1, "")]))
-    assert times.longer_than(1.0) == []
-
-
-class FakeClock(Clock):
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def tick(self) -> None:
-        """Nothing passes by itself."""
-
-    def now_s(self) -> float:
-        return self.now
 
 
 def test_a_worker_that_dies_while_it_joins_a_tasks_items_costs_nothing(tmp_path: Path) -> None:
@@ -460,7 +427,7 @@ def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list
     assert status == 0, reported
     manifest = check_whole(tmp_path / "out")
     assert manifest.generations[0].counts.packed_items == len(NAMES)
-    assert not read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert not read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert not workers_in(tmp_path / "out")
 
 
@@ -528,7 +495,7 @@ def test_a_build_that_was_stopped_for_a_while_blames_no_item(tmp_path: Path, bui
         os.kill(process, signal.SIGCONT)
     status, reported = finish(builds[0])
     assert status == 0, reported
-    assert not read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    assert not read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
 
 
 def test_a_worker_that_cannot_start_ends_the_build_with_its_last_words(tmp_path: Path, mixed: Path) -> None:

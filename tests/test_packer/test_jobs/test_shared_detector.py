@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.builds import TESTS
-from support.command import environment, read_jsonl, run_packer, start_packer
+from support.command import environment, file_of, read_jsonl, run_packer, start_packer
 from support.face_source import FACELESS_FRAMES, pair, views, write_frames
 from support.hooks import at_start_of
 from support.media import photograph, write_image
@@ -90,7 +90,9 @@ def with_bad(root: Path) -> Path:
 
 def rejects(out: Path) -> dict[str, str]:
     """Reasons by item."""
-    return {line["item"]: line["reason"] for line in read_jsonl(out / "rejects.jsonl") if line["kind"] == "item"}
+    return {
+        line["item"]: line["reason"] for line in read_jsonl(file_of(out, "rejects.jsonl")) if line["kind"] == "item"
+    }
 
 
 class TestBytes:
@@ -121,7 +123,7 @@ class TestOption:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"preset": "faces", "engine": "inline"}, "expected the processes engine, found inline"),
+            ({"preset": "faces", "engine": "inline"}, "expected the processes or ray engine, found inline"),
             ({"preset": "images"}, "expected a detector"),
             ({"preset": "faces", "shared_detector": 1.5}, "expected true or false"),
             ({"preset": "faces", "shared_detector": 1}, "expected true or false, found 1"),

@@ -21,6 +21,8 @@ from support.stores import BUCKET, StoreServer
 import packer
 from packer.cli import main
 from shardspec.errors import BuildError, StoreError, TooManyRejectsError, UsageError
+from shardspec.layout import Layout
+from shardspec.stores import Store
 
 SMALL: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
 LARGE = {**SMALL, "size": 140}
@@ -110,7 +112,7 @@ def test_a_killed_build_is_resumed_without_repeated_uploads(
     here: StoreServer, source: Path, local: Path, tmp_path: Path, overwrite: bool
 ) -> None:
     name, work, more = f"killed-{overwrite}", tmp_path / "work", ("--overwrite",) * overwrite
-    url, prefix = here.url(name), "next-" if overwrite else ""
+    url = here.url(name)
     if overwrite:
         packer.build(source, url, **SMALL, **QUIET)
         before = download(url, tmp_path / "before")
@@ -118,8 +120,12 @@ def test_a_killed_build_is_resumed_without_repeated_uploads(
     command = ("build", source, url, "--work", work, *WORDS, *more)
 
     def uploaded() -> bool:
-        there = f"{prefix}shard-00000.lmdb" in here.objects(name) and here.left() != [FOREVER]
-        return there and not list(work.glob(".build/staging/*/shard-00000/*.lmdb*"))
+        shard = f"{Layout(local).load().shards[0].name}.lmdb"
+        return (
+            shard in here.objects(name)
+            and here.left() != [FOREVER]
+            and not list(work.glob(".build/staging/*/shard-00000/*.lmdb*"))
+        )
 
     stop(arguments(*command), here, uploaded, signal.SIGKILL, tmp_path)
     assert not any("sécret" in path.read_text("utf-8", "replace") for path in work.rglob("*.json*"))
@@ -131,26 +137,30 @@ def test_a_killed_build_is_resumed_without_repeated_uploads(
         assert "manifest.json" not in here.objects(name)
     with raises(UsageError, place=url):
         packer.build(source, url, work=tmp_path / "other", **LARGE, **QUIET)
-    here.fail({"match": f"PUT .*{prefix}shard-00000", "kind": "403", "times": 1})
+    here.fail({"match": "PUT .*shard-00000", "kind": "403", "times": 1})
     run_packer(*command, env=here.env)
     assert here.left() == [1]
     here.fail()
     made = download(url, tmp_path / "back")
     assert here.objects(name).keys() == made.keys()
-    del made["manifest.json"]
-    expected = {prefix * ("shard-" in name) + name: data for name, data in files(local).items()}
-    assert made == {name: data for name, data in expected.items() if name != "manifest.json"}
+    assert made == files(local)
     assert not work.exists()
 
 
-def test_the_names_of_a_replaced_dataset_are_not_used_again(here: StoreServer, source: Path, tmp_path: Path) -> None:
-    url = here.url("replaced")
+def test_a_name_in_a_store_is_never_used_for_other_contents(
+    here: StoreServer, source: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, ever, sent, put = here.url("replaced"), dict[str, bytes](), list[str](), Store.put
+    monkeypatch.setattr(Store, "put", lambda store, name, data: (sent.append(name), put(store, name, data)))
     for number, options in enumerate((SMALL, LARGE, SMALL, LARGE)):
+        sent.clear()
         packer.build(source, url, overwrite=True, **options, **QUIET)
+        assert len(set(sent)) == len(sent)
         made = download(url, tmp_path / f"{number}")
         assert here.objects("replaced").keys() == made.keys()
-        assert all(name.startswith("next-") == bool(number % 2) for name in made if "shard-" in name)
-        assert {"items.jsonl", "index/time.npy"} <= made.keys()
+        del made["manifest.json"]
+        assert all(ever.setdefault(name, data) == data for name, data in made.items())
+    assert download(url, tmp_path / "last") == files(local)
     run_packer("rejects", tmp_path / "3")
     shutil.copytree(source, tmp_path / "more")
     write_images(tmp_path / "more", ["b/new.png"])
@@ -255,8 +265,6 @@ def test_a_build_of_rejects_alone_leaves_no_mark(here: StoreServer, tmp_path: Pa
         ("update", lambda source, url: packer.build(source, url, update=True)),
         ("retry_rejects", lambda source, url: packer.build(source, url, retry_rejects=True)),
         ("work", lambda source, url: packer.build(source, "local", work="w")),
-        ("work", lambda source, url: packer.submit(source, "local", work="w")),
-        ("out", lambda source, url: packer.submit(source, url)),
         ("out", lambda source, url: packer.build(source, "https://127.0.0.1/x")),
         ("out", lambda source, url: packer.dry_run(source, "https://127.0.0.1/x")),
         ("out", lambda source, url: packer.Writer(url)),

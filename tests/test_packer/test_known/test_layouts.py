@@ -73,7 +73,7 @@ def test_faceforensics_is_split_by_pairs_and_a_forgery_belongs_to_its_target(tmp
     assert any("expected pairs train 360, val 70, test 70, found train 1, val 1, test 1" in n for n in found.notes)
 
 
-def test_what_faceforensics_lacks_and_what_it_has_besides_is_named(tmp_path: Path) -> None:
+def test_missing_and_unlisted_files_of_faceforensics_are_named(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path)
     youtube = "original_sequences/youtube/c23/videos"
     (root / youtube / "071.mp4").unlink()
@@ -131,7 +131,7 @@ def test_the_actors_of_faceforensics_have_no_split(tmp_path: Path) -> None:
         listed("faceforensics", root, methods="DeepFakeDetection", splits="train")
 
 
-def test_the_lists_of_faceforensics_may_lie_elsewhere_or_be_left_out(tmp_path: Path) -> None:
+def test_the_lists_of_faceforensics_may_be_elsewhere_or_omitted(tmp_path: Path) -> None:
     root = trees.make_faceforensics(tmp_path / "ff")
     (root / "splits").rename(tmp_path / "elsewhere")
     with pytest.raises(
@@ -291,7 +291,7 @@ def edit_json(path: Path, edit: Callable[[list[dict[str, Any]]], object]) -> Non
     path.write_text(json.dumps(entries))
 
 
-def test_what_the_metadata_of_lav_df_gets_wrong_is_counted(tmp_path: Path) -> None:
+def test_errors_in_the_metadata_of_lav_df_are_counted(tmp_path: Path) -> None:
     root = trees.make_lav_df(tmp_path)
 
     def edit(entries: list[dict[str, Any]]) -> None:
@@ -321,7 +321,7 @@ def test_what_the_metadata_of_lav_df_gets_wrong_is_counted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("plus_plus", [False, True], ids=["1m", "plus_plus"])
-def test_av_deepfake1m_says_which_stream_is_forged_when(tmp_path: Path, plus_plus: bool) -> None:
+def test_av_deepfake1m_lists_the_forged_intervals_of_each_stream(tmp_path: Path, plus_plus: bool) -> None:
     root = trees.make_av_deepfake1m(tmp_path, plus_plus=plus_plus)
     found = listed("av-deepfake1m", root, tmp_path / "t.csv")
     person = "vox_celeb_2/id06745" if plus_plus else "id06745"
@@ -356,7 +356,7 @@ def test_both_parts_of_the_test_of_av_deepfake1m_plus_plus_are_splits(tmp_path: 
         listed("av-deepfake1m", root, splits="test")
 
 
-def test_what_av_deepfake1m_lacks_is_named(tmp_path: Path) -> None:
+def test_missing_files_of_av_deepfake1m_are_named(tmp_path: Path) -> None:
     root = trees.make_av_deepfake1m(tmp_path / "pp", plus_plus=True)
     (root / "val/vox_celeb_2").rename(root / "vox_celeb_2")  # where the archive of val unpacks to
     (root / "train_metadata.json").unlink()
@@ -405,7 +405,7 @@ def test_df40_is_listed_in_either_of_its_trees(tmp_path: Path, published: bool) 
         listed("df40", root, methods="simswop")
 
 
-def test_what_is_no_df40(tmp_path: Path) -> None:
+def test_folders_that_are_not_df40(tmp_path: Path) -> None:
     trees.put_images(tmp_path, ["FaceForensics++/manipulated_sequences/FaceSwap/c23/frames/071_054/000.png"])
     with raises(UsageError, expected="folders METHOD/ff, METHOD/cdf, METHOD/fake or METHOD/real (DF40)"):
         listed("df40", tmp_path)
@@ -417,7 +417,7 @@ def test_what_is_no_df40(tmp_path: Path) -> None:
         listed("df40", tmp_path, lists=tmp_path / "empty")
 
 
-def test_fakeavceleb_has_no_split_but_people(tmp_path: Path) -> None:
+def test_fakeavceleb_has_people_but_no_split(tmp_path: Path) -> None:
     root = trees.make_fakeavceleb(tmp_path / "FakeAVCeleb_v1.2")
     found = listed("fakeavceleb", tmp_path, tmp_path / "t.csv")
     home = "FakeAVCeleb_v1.2/FakeAVCeleb"
@@ -498,7 +498,7 @@ def test_dev_of_voxceleb2_is_train(tmp_path: Path, parted: bool, separator: str)
     assert column(listed("voxceleb2", root, splits="test"), "path")[0].startswith(f"{test}mp4/id00017/")
 
 
-def test_people_whom_voxceleb2_lacks_are_named(tmp_path: Path) -> None:
+def test_missing_people_of_voxceleb2_are_named(tmp_path: Path) -> None:
     root = trees.make_voxceleb2(tmp_path, separator=",")
     (root / "dev/mp4/id00015").rename(root / "dev/mp4/id00099")
     found = listed("voxceleb2", root)
@@ -551,7 +551,7 @@ def celeb_of_deepfakebench(root: Path, prefix: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/home/somebody/datasets/", "D:\\datasets\\", "./datasets/"])
-def test_deepfakebench_keeps_test_videos_in_train_and_that_is_said(tmp_path: Path, prefix: str) -> None:
+def test_leaks_in_deepfakebench_are_reported(tmp_path: Path, prefix: str) -> None:
     document = celeb_of_deepfakebench(tmp_path, prefix)
     val = document["Celeb-DF-v2"]["CelebDFv2_real"]["val"]
     val |= {"label": "CelebDFv2_real", "frames": ["a/b.png"]}
@@ -741,7 +741,7 @@ def test_a_wrong_folder_is_answered_with_what_was_expected_and_what_is_there(tmp
         assert str(error.value).endswith("found some/, notes.md")
 
 
-def test_a_folder_too_deep_is_answered_with_the_one_above(tmp_path: Path) -> None:
+def test_the_error_for_a_subfolder_names_the_folder_above(tmp_path: Path) -> None:
     root = trees.make_lrw(tmp_path / "lipread_mp4")
     with pytest.raises(UsageError, match=r"found test/, train/, val/: give the folder above, .*/lipread_mp4$"):
         listed("lrw", root / "ABOUT")
@@ -776,7 +776,7 @@ def test_a_folder_with_two_datasets_is_refused_and_one_that_holds_the_dataset_is
         ("celeb-df", {"lists": "none", "splits": "test"}, "splits: --lists none leaves no splits to choose from"),
     ],
 )
-def test_options_that_a_dataset_has_not(tmp_path: Path, name: str, options: Mapping[str, Any], message: str) -> None:
+def test_options_that_a_dataset_lacks(tmp_path: Path, name: str, options: Mapping[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         listed(name, tmp_path, **options)
 
@@ -788,7 +788,7 @@ def test_options_that_a_dataset_has_not(tmp_path: Path, name: str, options: Mapp
         ({"compression": "c40"}, "compression: expected some of c23, found 'c40'"),
     ],
 )
-def test_choices_that_are_not_there(tmp_path: Path, options: Mapping[str, Any], message: str) -> None:
+def test_unknown_methods_splits_and_compressions(tmp_path: Path, options: Mapping[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         listed("faceforensics", trees.make_faceforensics(tmp_path), **options)
 
@@ -833,7 +833,7 @@ def test_tables_hold_the_rows(tmp_path: Path, suffix: str) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lrw", table.name]
 
 
-def test_all_columns_are_of_one_vocabulary_and_the_page_has_them() -> None:
+def test_all_columns_share_one_vocabulary_and_are_documented() -> None:
     page = (Path(packer.__file__).parents[1] / "docs/howto/datasets.md").read_text("utf-8")
     table = page.partition("| column |")[2].partition("\n\n")[0]
     for name in COLUMNS:
@@ -845,7 +845,7 @@ def test_all_columns_are_of_one_vocabulary_and_the_page_has_them() -> None:
         )
 
 
-def test_the_command_says_what_python_gives(tmp_path: Path) -> None:
+def test_the_command_prints_what_python_returns(tmp_path: Path) -> None:
     root = trees.make_imagefolder(tmp_path / "photos")
     table = tmp_path / "t.csv"
     done = run_packer("list", "imagefolder", root, "-o", table, "--json", "--quiet")
@@ -908,7 +908,7 @@ _TEXTS = st.lists(st.lists(_WORDS, max_size=3).map(" ".join) | st.text(max_size=
 
 @pytest.mark.parametrize("name", LISTS)
 @given(data=st.data())
-def test_whatever_a_list_holds_there_is_a_result_or_one_short_error(
+def test_any_list_yields_a_result_or_one_short_error(
     tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
 ) -> None:
     dataset, member = LISTS[name]

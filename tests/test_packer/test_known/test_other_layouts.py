@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from support import known_trees as trees
 from support.archives import write_lmdb
-from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, read_jsonl
+from support.command import COMMAND_LIMIT_S, REPOSITORY, environment, file_of, read_jsonl
 
 import packer
 from readers import open_dataset
@@ -85,7 +85,7 @@ def test_boxes_of_wider_face(tmp_path: Path) -> None:
     assert [(sample["source"], sample["box"].tolist()) for sample in ds] == [
         (path, [x, y, x + width, y + height]) for path, boxes in faces.items() for x, y, width, height in boxes
     ]
-    assert [line["item"] for line in read_jsonl(tmp_path / "wider/rejects.jsonl")] == ["1--Riot/0.jpg"]
+    assert [line["item"] for line in read_jsonl(file_of(tmp_path / "wider", "rejects.jsonl"))] == ["1--Riot/0.jpg"]
 
 
 def test_pixels_of_fer2013(tmp_path: Path) -> None:

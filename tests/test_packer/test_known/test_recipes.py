@@ -91,7 +91,7 @@ def test_a_build_of_a_published_tree_says_how_to_list_it(
     assert f"packer list {name} {root} -o {name}.csv" in capsys.readouterr().err
 
 
-def test_other_folders_are_no_published_trees(tmp_path: Path) -> None:
+def test_other_folders_are_not_published_trees(tmp_path: Path) -> None:
     trees.make_imagefolder(tmp_path / "photos")
     assert recognise(tmp_path / "photos") is None
     assert recognise(tmp_path) is None

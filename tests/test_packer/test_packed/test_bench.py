@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.builds import write_images
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.errors import raises
 
 from packer import BenchReport, bench, build, convert
@@ -87,7 +87,7 @@ def test_a_converted_dataset_is_compared_with_what_it_was_built_from(tmp_path: P
     assert not bench(source, tmp_path / "hdf5", workers=1, batch_size=1, runs=1, seconds=0.01).same_source
 
 
-def test_what_cannot_be_compared_is_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
+def test_datasets_that_cannot_be_compared_are_refused(mixed: Path, reference: Path, tmp_path: Path) -> None:
     run_packer("split", reference, tmp_path / "parts", "--by", "source", "--quiet", "--engine", "inline")
     with raises(
         UsageError,
@@ -125,15 +125,15 @@ def write_hollow(root: Path) -> Path:
     return root
 
 
-def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_failing_process_reports_the_reason(tmp_path: Path) -> None:
     source = write_images(tmp_path / "source", ["a.png"])
     build(source, tmp_path / "out", engine="inline", progress=False)
-    (tmp_path / "out" / "shard-00000.lmdb").unlink()
-    with pytest.raises(BuildError, match=r"shard-00000\.lmdb: expected a file"):
+    file_of(tmp_path / "out", "shard-00000.lmdb").unlink()
+    with pytest.raises(BuildError, match=r"shard-00000-\w+\.lmdb: expected a file"):
         bench(source, tmp_path / "out", workers=1, runs=1, seconds=0.01, progress=False)
 
 
-def test_the_figures_that_are_estimated() -> None:
+def test_estimated_figures() -> None:
     raw, reading = (
         Side.of_runs([Run(10, rate, 10 * cpu_s, 1000, 5) for rate, cpu_s in runs], 600)
         for runs in (((10, 0.1), (20, 0.3), (60, 0.2)), ((300, 0.001), (100, 0.001), (200, 0.001)))

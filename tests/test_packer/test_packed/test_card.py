@@ -1,4 +1,4 @@
-"""The dataset card of Parquet and WebDataset datasets: other tools find the data, and it is accounted for like every file."""
+"""The dataset card of Parquet and WebDataset datasets: other tools find the data, and people may edit it."""
 
 import html
 import re
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import yaml
 from support.builds import QUIET, write_images
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.errors import raises
 from support.media import scene
 from support.packed_files import read_all, write_faces
 
-from packer import add, build, card, convert, describe, drop_field, split, verify
+from packer import add, build, card, convert, copy, describe, drop_field, split, verify
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
@@ -22,34 +22,28 @@ from shardspec.layout import Layout
 ROWS = [{"image": scene(number, (16, 12)), "label": "ab"[number % 2], "n": number} for number in range(6)]
 
 
-def listed(root: Path) -> set[str]:
-    """The names of the files that the manifest lists beside the shards."""
-    return {entry.name for entry in Layout(root).load().files}
-
-
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_it_is_there_in_formats_that_have_one_and_in_the_manifest(tmp_path: Path, format: str) -> None:
+def test_it_is_there_in_formats_that_have_one(tmp_path: Path, format: str) -> None:
     build(ROWS, tmp_path / "out", format=format, **QUIET)
     has_card = FORMATS[format].card
     assert has_card is (format in ("parquet", "webdataset"))
-    assert ("README.md" in listed(tmp_path / "out")) is has_card
     assert (tmp_path / "out" / "README.md").exists() is has_card
     assert verify(tmp_path / "out", deep=True).problems == ()
     assert verify(tmp_path / "out").unlisted == ()
 
 
-def test_every_job_writes_it(tmp_path: Path) -> None:
+def test_every_job_writes_the_card(tmp_path: Path) -> None:
     write_faces(tmp_path / "npy", 12)
     run_packer("convert", tmp_path / "npy", tmp_path / "parquet", "--format", "parquet", "--quiet")
     parts = split(tmp_path / "parquet", tmp_path / "parts", into="label", **QUIET).parts
     convert(tmp_path / "parquet", tmp_path / "back", format="lmdb", **QUIET)
     roots = [tmp_path / "parquet", *(part.result.path for part in parts)]
     assert all(f"`{Layout(root).load().digest}`" in (root / "README.md").read_text() for root in roots)
-    assert all("README.md" in listed(root) and verify(root).problems == () for root in roots)
+    assert all(verify(root).problems == () for root in roots)
     assert not (tmp_path / "back" / "README.md").exists()
 
 
-def test_it_comes_and_goes_with_the_dataset(tmp_path: Path) -> None:
+def test_the_card_is_written_and_removed_as_the_format_changes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for format in ("parquet", "lmdb", "parquet", "parquet"):
         build(ROWS, out, format=format, quality=90 + len(format), overwrite=True, **QUIET)
@@ -62,13 +56,13 @@ def test_it_comes_and_goes_with_the_dataset(tmp_path: Path) -> None:
     assert (tmp_path / "own" / "README.md").read_text() == "mine"
 
 
-def test_an_edited_card_stays_and_is_listed_again(tmp_path: Path) -> None:
+def test_an_edited_card_stays(tmp_path: Path) -> None:
     out = tmp_path / "out"
     build(ROWS, out, format="parquet", title="Scenes", **QUIET)
     generated = (out / "README.md").read_text()
     edited = generated.replace("# Scenes", "# My scenes")
     (out / "README.md").write_text(edited)
-    assert any("README.md" in problem for problem in verify(out).problems)
+    assert verify(out).problems == ()
     assert "README.md: edited by hand" in describe(out, title="Other").describe()
     for change in (
         lambda: describe(out),
@@ -81,6 +75,8 @@ def test_an_edited_card_stays_and_is_listed_again(tmp_path: Path) -> None:
         change()
         assert (out / "README.md").read_text() == edited
         assert verify(out, deep=True).problems == ()
+        copy(out, tmp_path / "copy", overwrite=True, progress=False)
+        assert (tmp_path / "copy" / "README.md").read_text() == edited
     (out / "README.md").write_text(generated)
     build(ROWS, out, format="lmdb", quality=70, overwrite=True, **QUIET)
     assert not (out / "README.md").exists()
@@ -161,10 +157,26 @@ def test_hugging_face_datasets_load_the_folder(tmp_path: Path, format: str, imag
     write_faces(tmp_path / "npy", 40, codec="png")
     run_packer("convert", tmp_path / "npy", tmp_path / "out", "--format", format, "--shard-size", "20kB", "--quiet")
     assert len(list((tmp_path / "out").glob(f"shard-*{FORMATS[format].suffix}"))) > 1
-    assert (tmp_path / "out" / "index" / "landmarks_valid.npy").exists()
+    assert file_of(tmp_path / "out", "index/landmarks_valid.npy").exists()
     found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
     assert list(found) == ["train"]
     assert len(found["train"]) == 40
     assert list(found["train"][label]) == read_all(tmp_path / "npy")["label"].tolist()
     assert format == "webdataset" or found["train"].features[label].names == ["real", "fake"]
     assert np.asarray(found["train"][0][image]).shape == (32, 32, 3)
+
+
+def test_a_copy_brings_the_card_unless_it_was_edited_there(tmp_path: Path) -> None:
+    out, target = tmp_path / "out", tmp_path / "copy"
+    build(ROWS, out, format="parquet", title="Scenes", **QUIET)
+    copy(out, target, progress=False)
+    describe(out, title="Other")
+    copy(out, target, progress=False)
+    assert (target / "README.md").read_text() == (out / "README.md").read_text()
+    (target / "README.md").write_text("mine")
+    copy(out, target, progress=False)
+    assert (target / "README.md").read_text() == "mine"
+    (target / "README.md").write_bytes((out / "README.md").read_bytes())
+    build(ROWS, tmp_path / "lmdb", **QUIET)
+    copy(tmp_path / "lmdb", target, overwrite=True, progress=False)
+    assert not (target / "README.md").exists()

@@ -180,20 +180,22 @@ def test_a_parquet_table_keeps_its_dtypes(tmp_path: Path) -> None:
             "score": pa.array(np.arange(ROWS), pa.float32()),
             "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(ROWS * 3), pa.float32()), 3),
             "many": pa.array([[1] * (row % 3) for row in range(ROWS)], pa.list_(pa.int16())),
+            "boxes": pa.array([[[row, 1, 2, 3]] * (row % 3) for row in range(ROWS)], pa.list_(pa.list_(pa.float32()))),
             "word": pa.array([str(row) for row in range(ROWS)]).dictionary_encode(),
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
     run_packer("add", tmp_path / "ds", tmp_path / "t.parquet", "--key", "id", "--quiet")
     schema = Layout(tmp_path / "ds").load().schema
-    assert [(schema[n].kind, schema[n].dtype) for n in ("score", "vector", "many", "word")] == [
-        ("fixed", "<f4"), ("fixed", "<f4"), ("ragged", "<i2"), ("text", "|u1")
+    assert [(schema[n].kind, schema[n].dtype) for n in ("score", "vector", "many", "boxes", "word")] == [
+        ("fixed", "<f4"), ("fixed", "<f4"), ("ragged", "<i2"), ("ragged", "<f4"), ("text", "|u1")
     ]  # fmt: skip
+    assert [box.shape for box in open_dataset(tmp_path / "ds").column("boxes")[:3]] == [(0, 4), (1, 4), (2, 4)]
     sample = open_dataset(tmp_path / "ds")[5]
     assert (sample["vector"].tolist(), sample["many"].tolist(), sample["word"]) == ([15, 16, 17], [1, 1], "5")
 
 
-def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> None:
+def test_missing_and_unknown_keys_are_counted_and_named(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     part = {"key": [*keys[:-2], "nobody", "no one"], "score": np.arange(ROWS, dtype=float)}
     part["score"][4] = np.nan
@@ -220,7 +222,7 @@ def test_what_is_missing_or_too_much_is_counted_and_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet"])
-def test_a_table_without_rows_is_said_to_have_none(name: str, tmp_path: Path) -> None:
+def test_a_table_without_rows_is_reported(name: str, tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     table = tmp_path / name
     if name == "t.parquet":
@@ -245,7 +247,7 @@ def test_classes_of_a_label_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("allowed", [[2, 0, None, 7, 2], np.ma.array([2, 0, 5, 7, 2], "<i2", mask=[0, 0, 1, 0, 0])])
-def test_a_missing_label_without_classes_is_no_class(tmp_path: Path, allowed: Any) -> None:
+def test_a_missing_label_without_classes_is_not_a_class(tmp_path: Path, allowed: Any) -> None:
     schema = Schema((text("key"),))
     write_dataset(tmp_path / "ds", "npy", schema, {"key": [*"abcdef"]})
     packer.add(tmp_path / "ds", {"key": [*"abcde"], "label": allowed}, allow_missing=True, **QUIET)
@@ -304,7 +306,7 @@ def test_two_datasets_with_columns_are_merged_whatever_came_first(tmp_path: Path
     assert open_dataset(tmp_path / "out").column("y").tolist() == [*range(ROWS)] * 2
 
 
-def test_open_readers_go_on_or_say_that_the_dataset_changed(tmp_path: Path) -> None:
+def test_open_readers_continue_or_report_that_the_dataset_changed(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds", "lmdb")
     old = open_dataset(tmp_path / "ds")
     packer.add(tmp_path / "ds", {"key": keys, "x": np.arange(ROWS), "y": np.arange(ROWS)}, **QUIET)
@@ -482,7 +484,7 @@ def test_killed_at_any_operation_the_dataset_is_the_old_or_the_new_one(kind: str
         assert line["files"] == rounds[-1]["files"], line["operation"]
 
 
-def test_what_a_killed_call_left_is_no_foreign_file_to_a_build(tmp_path: Path) -> None:
+def test_files_left_by_a_killed_call_do_not_stop_a_build(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     packer.add(tmp_path / "ds", {"key": keys, "x": np.arange(ROWS)}, **QUIET)
     left = tmp_path / "ds" / "columns" / "y-0123456789abcdef"
@@ -510,7 +512,7 @@ steps = st.one_of(
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, min_size=1, max_size=6), format=st.sampled_from(sorted(FORMATS)))
-def test_any_history_ends_with_the_fields_that_a_model_has(history: Any, format: str, tmp_path: Path) -> None:
+def test_any_history_of_columns_matches_a_model(history: Any, format: str, tmp_path: Path) -> None:
     root = tmp_path / "ds"
     shutil.rmtree(root, ignore_errors=True)
     keys = without_score(root, format)
@@ -564,7 +566,7 @@ def test_the_same_table_again_finds_its_values_there(tmp_path: Path) -> None:
     assert Layout(tmp_path / "ds").manifest.read_bytes() == before
 
 
-def test_a_missing_value_is_not_the_value_that_stands_for_it(tmp_path: Path) -> None:
+def test_a_missing_value_differs_from_its_sentinel(tmp_path: Path) -> None:
     keys = without_score(tmp_path / "ds")
     some = {"key": keys[1:], "rank": list(range(1, ROWS))}
     for _ in range(2):

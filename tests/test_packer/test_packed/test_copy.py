@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.builds import QUIET
-from support.command import arguments, run_packer
+from support.command import arguments, file_of, run_packer
 from support.errors import raises
 from support.listeners import Listener
 from support.packed_files import files_below, read_all, write_faces
@@ -21,6 +21,9 @@ from support.stores import StoreServer
 
 from packer import build, copy, describe, verify
 from packer.cli import main
+from packer.jobs import transfers
+from packer.packed.copy.copy_targets import DatasetPlace, Folder
+from shardspec.entries import FileEntry
 from shardspec.errors import MissingDependencyError, ShardCorruptError, StoreError, UsageError
 from shardspec.layout import Layout
 from shardspec.stores import Store, store
@@ -49,7 +52,7 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("format", ["npy", "webdataset"])
-def test_a_dataset_goes_to_a_bucket_and_back(server: StoreServer, tmp_path: Path, format: str) -> None:
+def test_a_dataset_is_copied_to_a_bucket_and_back(server: StoreServer, tmp_path: Path, format: str) -> None:
     write_faces(tmp_path / "faces", 12, format)
     url = server.url(f"ünd/{format} 1+2%")
     to = json.loads(run_packer("copy", tmp_path / "faces", url, "--json", env=server.env).stdout)
@@ -137,8 +140,9 @@ def test_a_transfer_that_fails_after_the_time_for_retries_continues(
 
 
 def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
-    here: StoreServer, faces: Path, tmp_path: Path
+    here: StoreServer, faces: Path, tmp_path: Path, monkeypatch
 ) -> None:
+    monkeypatch.setattr(transfers, "_THREADS", 1)  # the first shard is there before the second fails
     url = here.url("failing")
     copy(faces, url)
     here.fail({"match": "GET .*shard.*1", "kind": "flip", "times": 99})
@@ -157,7 +161,7 @@ def test_a_store_that_keeps_failing_is_named_and_the_next_call_resumes(
     assert files_below(tmp_path / "back") == files_below(faces)
 
 
-def test_no_answer_and_a_slow_one_are_waited_for(
+def test_missing_and_slow_answers_are_waited_for(
     here: StoreServer, faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_READ_TIMEOUT_S", 1)
@@ -253,13 +257,14 @@ def numbers(root: Path) -> list[int]:
     return found
 
 
-def test_a_part_is_a_dataset_of_its_own(here: StoreServer, official: Path, tmp_path: Path) -> None:
+def test_a_part_is_a_complete_dataset(here: StoreServer, official: Path, tmp_path: Path) -> None:
     call = ("copy", official, tmp_path / "part", "--where", "number < 9", "--split", "test")
     assert json.loads(run_packer(*call, "--json").stdout)["samples"] == 3
     assert numbers(tmp_path / "part") == [6, 7, 8]
     assert "0 files copied" in run_packer(*call).stdout
-    (tmp_path / "part/index/number.npy").write_bytes(b"?")
-    with raises(ShardCorruptError, place=str(tmp_path / "part/index/number.npy")):
+    index = file_of(tmp_path / "part", "index/number.npy")
+    index.write_bytes(b"?")
+    with raises(ShardCorruptError, place=str(index)):
         copy(official, tmp_path / "part", where="number < 9", split="test")
     url = here.url("part")
     for _ in range(2):
@@ -273,7 +278,7 @@ def test_a_part_is_a_dataset_of_its_own(here: StoreServer, official: Path, tmp_p
     assert copy(official, url, split="train", **SILENT).files_copied == 0
 
 
-def test_of_a_store_the_needed_shards_are_fetched(
+def test_only_needed_shards_are_fetched_from_a_store(
     here: StoreServer, official: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers are in the index; a text is in every shard."""
@@ -307,7 +312,7 @@ def test_of_a_store_the_needed_shards_are_fetched(
         ({"where": 5}, "where", "5"),
     ],
 )
-def test_a_part_of_nothing_is_refused(
+def test_a_copy_of_no_samples_is_refused(
     official: Path, tmp_path: Path, choice: dict[str, Any], option: str, found: str
 ) -> None:
     with raises(UsageError, option=option, found=found):
@@ -356,6 +361,27 @@ def test_another_dataset_is_replaced_only_on_request(here: StoreServer, faces: P
         copy(tmp_path / "small", target, overwrite=True)
     assert files_below(tmp_path / "replaced") == files_below(tmp_path / "small")
     assert here.objects("replaced").keys() == files_below(tmp_path / "small").keys()
+
+
+def test_the_old_dataset_stays_readable_until_the_copy_is_complete(
+    here: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("old", "new")):
+        build([{"image": np.full((8, 8, 3), 3 * number + n, np.uint8)} for n in range(3)], tmp_path / name, **QUIET)
+    write = Folder.write
+
+    def checked(place: Folder, entry: FileEntry, source: DatasetPlace) -> None:
+        write(place, entry, source)
+        assert verify(place.root, deep=True, progress=False).digest == Layout(tmp_path / "old").load().digest
+
+    for target in (here.url("steps"), str(tmp_path / "steps")):
+        copy(tmp_path / "old", target)
+        with monkeypatch.context() as patched:
+            patched.setattr(Folder, "write", checked)
+            copy(tmp_path / "new", target, overwrite=True)
+        copy(target, tmp_path / "back", overwrite=True)
+        assert files_below(tmp_path / "back") == files_below(tmp_path / "new")
+    assert here.objects("steps").keys() == files_below(tmp_path / "new").keys()
 
 
 def test_a_manifest_of_the_same_files_replaces_another(here: StoreServer, tmp_path: Path) -> None:
@@ -407,7 +433,7 @@ def test_urls_that_cannot_be_used_are_refused_without_their_secrets(tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["s3:/bucket/x", "hf:/datasets/org/name", Path("s3://bucket/x")])
-def test_a_url_without_its_second_slash_is_no_folder(faces: Path, tmp_path: Path, place: str | Path) -> None:
+def test_a_url_without_its_second_slash_is_not_a_folder(faces: Path, tmp_path: Path, place: str | Path) -> None:
     expected = "a path, or a URL with '://' given as text"
     with raises(UsageError, option="dataset", expected=expected):
         copy(place, tmp_path / "out")
@@ -422,7 +448,7 @@ def test_a_bucket_that_does_not_exist_is_named(here: StoreServer, faces: Path, t
         assert "the bucket does not exist" in str(caught.value)
 
 
-def test_a_web_server_is_no_target(faces: Path) -> None:
+def test_a_web_server_cannot_be_a_target(faces: Path) -> None:
     with raises(UsageError, option="out"):
         copy(faces, "https://127.0.0.1/x")
 

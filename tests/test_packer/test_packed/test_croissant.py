@@ -12,6 +12,7 @@ from support.errors import raises
 from support.packed_files import read_all, samples_of, write_faces
 
 from packer import build, croissant, describe
+from shardspec.entries import CARD_NAME
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout, sha256_file
@@ -26,7 +27,7 @@ SAID: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_it_lists_every_file_and_what_the_manifest_says(tmp_path: Path, format: str) -> None:
+def test_croissant_lists_every_file_and_the_manifests_entries(tmp_path: Path, format: str) -> None:
     write_images(tmp_path / "raw/real", ["1.png", "2.png"])
     (tmp_path / "raw/real/3.png").write_bytes(b"no image")
     build(tmp_path / "raw", tmp_path / "sets/out", format=format, label_from="folder", max_rejects=1, **SAID, **QUIET)
@@ -42,7 +43,7 @@ def test_it_lists_every_file_and_what_the_manifest_says(tmp_path: Path, format: 
     assert files == {
         path.relative_to(tmp_path).as_posix(): sha256_file(path)
         for path in (tmp_path / "sets/out").rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != CARD_NAME
     }
     fields = [field.name for field in manifest.schema]
     listed = found.get("variableMeasured") or next(r for r in found["recordSet"] if r["@id"] == "samples")["field"]
@@ -57,9 +58,9 @@ def test_it_lists_every_file_and_what_the_manifest_says(tmp_path: Path, format: 
 def test_an_edited_file_is_never_replaced(tmp_path: Path) -> None:
     write_faces(tmp_path / "out", 3)
     first = croissant(tmp_path / "out", out=tmp_path / "a.json")
-    assert first.missing == ("description", "license", "url")
+    assert first.missing == ("description", "license", "url", "creator")
     describe(tmp_path / "out", license="MIT")
-    assert croissant(tmp_path / "out", out=tmp_path / "a.json").missing == ("description", "url")
+    assert croissant(tmp_path / "out", out=tmp_path / "a.json").missing == ("description", "url", "creator")
     for text in ((tmp_path / "a.json").read_text().replace("MIT", "MIT-0"), "{", "[]", ""):
         (tmp_path / "a.json").write_text(text)
         with raises(UsageError, place=str(tmp_path / "a.json")):
@@ -77,6 +78,47 @@ def test_an_edited_file_is_never_replaced(tmp_path: Path) -> None:
     assert croissant(tmp_path / "out", out=other, url="https://example.org").path == other
 
 
+RESPONSIBLE: dict[str, Any] = {
+    "creator": ["Jane Doe", "Organization: Example"],
+    "limitations": "L",
+    "biases": "B",
+    "use_cases": "U",
+    "social_impact": "S",
+    "sensitive": "P",
+    "synthetic": "no",
+    "derived_from": ["https://example.org/raw", "Raw videos"],
+}
+
+
+def test_the_fields_for_responsible_ai_come_from_the_manifest(tmp_path: Path) -> None:
+    write_faces(tmp_path / "out", 3)
+    lacking = croissant(tmp_path / "out").missing_responsible
+    assert set(lacking) == RESPONSIBLE.keys() - {"creator", "sensitive"}  # there are faces
+    words = [
+        word
+        for name, value in RESPONSIBLE.items()
+        for text in ([value] if isinstance(value, str) else value)
+        for word in (f"--{name.replace('_', '-')}", text)
+    ]
+    run_packer("describe", tmp_path / "out", *words)
+    found = croissant(tmp_path / "out")
+    assert found.missing_responsible == ()
+    document = found.document
+    assert document["creator"] == [
+        {"@type": "sc:Person", "name": "Jane Doe"},
+        {"@type": "sc:Organization", "name": "Example"},
+    ]
+    texts = [document[f"rai:data{name}"] for name in ("Limitations", "Biases", "UseCases", "SocialImpact")]
+    assert texts == ["L", "B", "U", "S"]
+    assert document["rai:hasSyntheticData"] is False
+    assert document["prov:wasDerivedFrom"][0] == {"@id": "https://example.org/raw"}
+    assert "P" in document["rai:personalSensitiveInformation"]
+    with raises(UsageError, option="synthetic"):
+        describe(tmp_path / "out", synthetic="maybe")
+    describe(tmp_path / "out", synthetic="", derived_from="")
+    assert set(croissant(tmp_path / "out").missing_responsible) == {"synthetic", "derived_from"}
+
+
 @pytest.mark.external
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("format", sorted(FORMATS))
@@ -86,7 +128,7 @@ def test_mlcroissant_validates_it_and_reads_the_records_of_parquet(
 ) -> None:
     mlcroissant = pytest.importorskip("mlcroissant")
     write_faces(tmp_path / "out", 12, format, codec=codec)
-    describe(tmp_path / "out", **SAID)
+    describe(tmp_path / "out", **SAID, **RESPONSIBLE)
     croissant(tmp_path / "out", out=tmp_path / "tiny.json")
     found = mlcroissant.Dataset(str(tmp_path / "tiny.json"))
     assert found.metadata.ctx.issues.errors == set()

@@ -27,7 +27,7 @@ def said(root: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_it_is_changed_beside_everything_else_and_readers_go_on(tmp_path: Path, format: str) -> None:
+def test_describe_changes_only_the_manifest_and_open_readers_continue(tmp_path: Path, format: str) -> None:
     write_faces(tmp_path / "a", 12, format)
     reader = open_dataset(tmp_path / "a")  # opens no shard yet
     digest, before = (
@@ -56,7 +56,7 @@ def test_it_is_changed_beside_everything_else_and_readers_go_on(tmp_path: Path, 
     )
 
 
-def test_it_travels_with_the_samples(tmp_path: Path) -> None:
+def test_the_description_is_kept_by_every_command(tmp_path: Path) -> None:
     write_images(tmp_path / "raw/x", ["1.png", "2.png", "3.png", "4.png"])
     (tmp_path / "recipe.toml").write_text('title = "Faces"\nlicense = "CC-BY-4.0"\n')
     out = tmp_path / "out"
@@ -82,7 +82,7 @@ def test_it_travels_with_the_samples(tmp_path: Path) -> None:
     assert said(out) == {}
 
 
-def test_a_change_of_it_is_no_change_of_the_samples(tmp_path: Path) -> None:
+def test_a_changed_description_does_not_change_the_digest(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 6)
     made = convert(tmp_path / "a", tmp_path / "b", format="npy", **QUIET).manifest
     describe(tmp_path / "a", title="Faces")
@@ -90,7 +90,7 @@ def test_a_change_of_it_is_no_change_of_the_samples(tmp_path: Path) -> None:
     assert Layout(tmp_path / "b").load() == made
 
 
-def test_a_merge_has_all_licences_and_what_all_agree_on(tmp_path: Path) -> None:
+def test_a_merge_joins_licences_and_keeps_common_entries(tmp_path: Path) -> None:
     for name, more in (("a", {"license": ["CC-BY-4.0", "MIT"]}), ("b", {"license": ["MIT", "CC0-1.0"]}), ("c", {})):
         write_faces(tmp_path / name, 4, seed=ord(name))
         describe(tmp_path / name, title=name, citation=[BIBTEX, name], homepage="https://example.org", **more)
@@ -116,9 +116,7 @@ def test_a_merge_has_all_licences_and_what_all_agree_on(tmp_path: Path) -> None:
         ({"citation": "x" * 70_000}, "citation"),
     ],
 )
-def test_what_it_cannot_be_is_refused_and_changes_nothing(
-    tmp_path: Path, options: dict[str, object], name: str
-) -> None:
+def test_invalid_entries_are_refused_and_change_nothing(tmp_path: Path, options: dict[str, object], name: str) -> None:
     before = write_faces(tmp_path / "a", 3)
     with raises(UsageError, option=name):
         describe(tmp_path / "a", **options)  # type: ignore[arg-type]
@@ -128,7 +126,7 @@ def test_what_it_cannot_be_is_refused_and_changes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_manifest_that_says_it_wrongly_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_with_an_invalid_description_is_refused(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 3)
     document = manifest_document(tmp_path / "a")
     for about in (

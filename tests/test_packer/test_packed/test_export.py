@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from support.builds import QUIET
-from support.command import environment, run_packer, start_packer
+from support.command import environment, file_of, run_packer, start_packer
 from support.datasets import every_kind_schema, face_schema, fixed, picture, text, values_for, write_dataset
 from support.errors import raises
 from support.hooks import before_each
@@ -69,7 +69,7 @@ def test_every_other_field_is_in_the_table_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["csv", "jsonl", "parquet"])
-def test_a_build_takes_it_in_again(tmp_path: Path, table: str) -> None:
+def test_an_exported_table_can_be_built_again(tmp_path: Path, table: str) -> None:
     write_faces(tmp_path / "in", codec="jpeg")
     path = export(tmp_path / "in", tmp_path / "out", table=table, progress=False).table
     made = build(path, tmp_path / "again", **QUIET).manifest
@@ -92,7 +92,7 @@ def test_no_class_becomes_none_when_the_table_is_built(tmp_path: Path, table: st
     made = build(path, tmp_path / "again", max_rejects=1.0, **QUIET)
     assert made.manifest.schema["label"].classes == ("fake", "real")
     assert read_all(tmp_path / "again")["packed_key"] == [b"00000000-000000", b"00000002-000000"]
-    (reject,) = (tmp_path / "again" / "rejects.jsonl").read_text().splitlines()
+    (reject,) = file_of(tmp_path / "again", "rejects.jsonl").read_text().splitlines()
     assert "expected a label in column 'label', found none" in json.loads(reject)["reason"]
     assert build(path, tmp_path / "whole", label_from="none", **QUIET).counts.samples == 3
 
@@ -147,7 +147,7 @@ def test_names_that_no_file_may_have_are_changed_and_stay_apart(tmp_path: Path) 
         (("a.class-2", "a.class-3", "a", "A"), ("a.class-2", "a.class-3", "a", "A.class-4")),
     ],
 )
-def test_a_class_named_like_the_folder_of_another_has_a_folder_of_its_own(
+def test_a_class_named_like_the_folder_of_another_gets_a_separate_folder(
     tmp_path: Path, classes: tuple[str, ...], folders: tuple[str, ...]
 ) -> None:
     schema = Schema((text("key"), picture("image", "png"), fixed("label", "<i8", classes=classes)))
@@ -201,7 +201,7 @@ def test_an_interrupted_export_leaves_nothing_and_says_how_to_go_on(tmp_path: Pa
     assert len(rows_of(tmp_path / "out")) == 12
 
 
-def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
+def test_a_second_export_into_the_same_folder_is_refused(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", codec="jpeg")
     first_image = "str(arguments[0]).endswith('/00000001-000000.jpg')"
     waiting = f"import time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
@@ -220,7 +220,7 @@ def test_two_exports_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     assert not (tmp_path / ".out.exporting").exists()
 
 
-def test_what_a_killed_export_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_files_left_by_a_killed_export_are_removed_by_the_next(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", codec="jpeg")
     hooks = before_each(tmp_path / "hooks", "packer", "open", "str(arguments[0]).endswith('/00000001-000000.jpg')")
     call = ("export", tmp_path / "in", tmp_path / "out", "--quiet")

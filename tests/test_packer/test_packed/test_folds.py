@@ -104,7 +104,7 @@ def test_stratified_shares(videos: Path, tmp_path: Path) -> None:
         assert len(one) == 240 * share
 
 
-def test_several_fields_keep_together_what_shares_any_of_them(videos: Path, tmp_path: Path) -> None:
+def test_samples_that_share_any_of_several_fields_stay_together(videos: Path, tmp_path: Path) -> None:
     result = split(videos, tmp_path / "out", by=("person", "studio"), ratios="a=0.5,b=0.5", **QUIET)
     assert "groups by person, studio: 5 + 5 = 10" in result.describe()
     assert result.to_json()["by"] == ["person", "studio"]
@@ -117,7 +117,7 @@ def test_several_fields_keep_together_what_shares_any_of_them(videos: Path, tmp_
     assert alone.to_json()["by"] == "person"
 
 
-def test_impossible_demands_of_the_readers(videos: Path) -> None:
+def test_impossible_folds_are_refused(videos: Path) -> None:
     dataset = open_dataset(videos)
     for call, message in (
         (lambda: dataset.folds(21, by="person"), "found 20 groups for 21 splits"),

@@ -11,7 +11,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 from support.builds import QUIET, write_images
-from support.command import environment, run_packer
+from support.command import environment, file_of, run_packer
 from support.datasets import assert_same, face_schema, write_dataset
 from support.hooks import before_each
 from support.packed_files import face_columns, read_all, write_faces
@@ -28,7 +28,7 @@ from shardspec.layout import Layout, describe_file
 from shardspec.schema import Field, Schema
 
 
-def test_the_samples_follow_one_another_and_the_generations_are_listed(tmp_path: Path) -> None:
+def test_samples_of_merged_datasets_keep_their_order_and_generations(tmp_path: Path) -> None:
     first = write_faces(tmp_path / "a", 7, "lmdb", seed=1)
     second = write_faces(tmp_path / "b", 5, "tfrecord", seed=2)
     made = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET).manifest
@@ -58,7 +58,7 @@ def test_keys_that_differ_already_are_kept(tmp_path: Path) -> None:
         merge([tmp_path / "a", tmp_path / "c"], tmp_path / "bad", **QUIET)
 
 
-def test_key_numbers_go_on_behind_the_largest(tmp_path: Path) -> None:
+def test_key_numbers_continue_after_the_largest(tmp_path: Path) -> None:
     """A split's keys reach further than its number of items."""
     columns = face_columns(3)
     columns["key"] = ["00000000-000000", "99999998-000000", "99999999-000000"]
@@ -71,7 +71,7 @@ def test_key_numbers_go_on_behind_the_largest(tmp_path: Path) -> None:
     assert verify(tmp_path / "out", deep=True).problems == ()
 
 
-def test_keys_of_datasets_that_were_packed_again_are_numbered_on(tmp_path: Path) -> None:
+def test_keys_of_datasets_that_were_packed_again_are_renumbered(tmp_path: Path) -> None:
     for name in "ab":
         write_faces(tmp_path / f"{name} packed", 2, codec="png")
         steps = ["decode", mirror_twice]
@@ -96,11 +96,11 @@ def test_reports_are_joined(tmp_path: Path) -> None:
     for name in "ab":
         manifest = write_faces(tmp_path / name, 3)
         layout = Layout(tmp_path / name)
-        layout.items.write_text(f'{{"item": "{name}", "state": "packed"}}\n' * 3)
-        files = (describe_file(layout.root, layout.items), *manifest.files)
+        file_of(layout.root, "items.jsonl").write_text(f'{{"item": "{name}", "state": "packed"}}\n' * 3)
+        files = (describe_file(layout.root, file_of(layout.root, "items.jsonl")), *manifest.files)
         layout.manifest.write_bytes(replace(manifest, files=files).dumps())
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", **QUIET)
-    lines = Layout(tmp_path / "out").items.read_text().splitlines()
+    lines = file_of(tmp_path / "out", "items.jsonl").read_text().splitlines()
     assert lines == ['{"item": "a", "state": "packed"}'] * 3 + ['{"item": "b", "state": "packed"}'] * 3
     assert verify(tmp_path / "out").problems == ()
 
@@ -157,7 +157,7 @@ def test_lists_of_classes_are_united(tmp_path: Path, format: str, shuffle: int |
     expected = np.array([0, 0, 0, 1, 2, 0, 2, 2, -1])[order]
     merged = read_all(out)
     assert np.array_equal(merged["label"], expected)
-    assert np.array_equal(np.load(out / "index" / "label.npy"), expected)
+    assert np.array_equal(np.load(file_of(out, "index/label.npy")), expected)
     images = np.concatenate([read_all(tmp_path / name)["image"] for name in "abc"])
     assert np.array_equal(merged["image"], images[order])
     assert verify(out, deep=True, progress=False).problems == ()
@@ -174,7 +174,7 @@ def test_names_of_classes_are_compared_in_one_unicode_form(tmp_path: Path) -> No
         assert read_all(tmp_path / paths)["label"].tolist() == labels
 
 
-def test_a_label_that_is_no_class_does_not_become_one(tmp_path: Path) -> None:
+def test_a_label_without_a_class_does_not_become_one(tmp_path: Path) -> None:
     write_labelled(tmp_path / "a", "npy", ("real",), [0, 1, -1])
     write_labelled(tmp_path / "b", "npy", ("fake", "real"), [0, 1])
     reported = (
@@ -240,11 +240,11 @@ def test_different_shapes_are_warned_of(tmp_path: Path) -> None:
     assert [tuple(picture.shape) for picture in batch["image"]] == [(3, 32, 32)] * 3 + [(3, 20, 20)] * 6
 
 
-def test_a_merge_that_unites_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_a_merge_that_unites_classes_resumes_after_a_kill(tmp_path: Path) -> None:
     """The workers that resume it number the classes as those before."""
     write_labelled(tmp_path / "a", "npy", ("real",), [0] * 5)
     write_labelled(tmp_path / "b", "npy", ("fake",), [0] * 5)
-    condition = "os.fsdecode(arguments[1]).endswith('shard-00003.lmdb')"
+    condition = "'/shard-00003-' in os.fsdecode(arguments[1])"
     env = environment(python_path=before_each(tmp_path / "hooks", "packer", "os.rename", condition))
     call = ("merge", tmp_path / "a", tmp_path / "b", tmp_path / "out", "--format", "lmdb", "--shard-size", "9000")
     call = (*call, "--classes", "unite")

@@ -64,7 +64,7 @@ def test_a_page_shows_no_value_where_it_is_missing(data: tuple[Path, Columns]) -
     assert "person" not in dict(cards(looking.dataset, [0, row], ["person"])[1].facts)
 
 
-def test_predictions_of_some_samples_are_wrong_or_right_for_these_alone(tmp_path: Path) -> None:
+def test_predictions_of_some_samples_count_for_these_only(tmp_path: Path) -> None:
     schema = Schema((text("key"), fixed("label", "<i8", classes=("real", "fake")), fixed("label_valid", "|b1")))
     values = {"key": ["a", "b", "c", "d"], "label": np.array([0, 1, 0, -1]), "label_valid": np.arange(4) < 3}
     write_dataset(tmp_path / "d", "npy", schema, values)
@@ -86,8 +86,8 @@ def test_frames_without_a_face_have_no_size_of_box(tmp_path: Path) -> None:
     assert BrowsedDataset(tmp_path / "d").select("box_side < 100").rows().tolist() == [0]
 
 
-def test_a_preview_of_one_sample_each_leaves_out_those_of_nothing(data: tuple[Path, Columns], tmp_path: Path) -> None:
-    made = packer.preview(data[0], tmp_path / "s.png", one_per="person", where="frame >= 0", progress=False)
+def test_a_preview_of_one_sample_per_value_omits_missing_values(data: tuple[Path, Columns], tmp_path: Path) -> None:
+    made = packer.preview(data[0], tmp_path / "s.png", one_per="person", progress=False)
     assert len(made.rows) == 4
     assert {known(data[1], "person")[row] for row in made.rows} == {0, 1, 2, 3}
 
@@ -99,7 +99,7 @@ def test_values_are_counted_without_missing_ones(data: tuple[Path, Columns]) -> 
         assert found == {None if value is None else str(value): values.count(value) for value in values}
 
 
-def test_a_split_wants_a_part_to_have_no_class_of_missing_labels(tmp_path: Path) -> None:
+def test_missing_labels_are_not_a_class_that_every_split_needs(tmp_path: Path) -> None:
     """The only sample of class 0 must not be taken for one of many."""
     rows = 20
     schema = Schema((text("key"), text("source"), fixed("label", "<i8"), fixed("label_valid", "|b1")))

@@ -1,6 +1,5 @@
 """``packer preview``: the sheet shows the samples that it says, with their geometry."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,13 @@ from PIL import Image
 from support.command import run_packer
 from support.datasets import fixed, text, write_dataset
 from support.errors import raises
-from support.media import write_image
 from support.packed_files import face_columns, write_faces
 
-from packer import merge, preview
+from packer import preview
 from packer.cli import main
 from readers import Loader, open_dataset
 from readers.augment import Compose
-from readers.drawing.sheet import draw
+from readers.drawing.draw import draw_frame
 from shardspec.errors import ShardCorruptError, UsageError
 from shardspec.registry import import_target
 from shardspec.schema import Schema
@@ -39,7 +37,7 @@ def test_each_cell_is_its_sample_with_the_geometry_drawn_in(tmp_path: Path) -> N
     assert made.rows == (2, 3, 4, 5, 6)
     for row, cell in zip(made.rows, _cells(tmp_path / "s.png", 3, 5), strict=True):
         sample = {name: values[row] for name, values in columns.items()}
-        assert np.array_equal(cell, draw(sample["image"], sample, scale=2)), row
+        assert np.array_equal(cell, draw_frame(sample["image"], sample, scale=2)), row
 
 
 def test_rows_can_be_drawn_at_random_by_a_seed(tmp_path: Path) -> None:
@@ -59,6 +57,8 @@ def test_samples_are_drawn_over_all_classes_and_the_whole_dataset(tmp_path: Path
     write_dataset(tmp_path / "d", "npy", schema, {name: columns[name] for name in schema.names})
     rows = preview(tmp_path / "d", tmp_path / "s.png", count=8, cell=CELL, progress=False).rows
     assert (rows[0], rows[-1], len(rows), sum(row >= 294 for row in rows)) == (0, 299, 8, 4)
+    few = preview(tmp_path / "d", tmp_path / "s.png", count=20, cell=CELL, progress=False).rows
+    assert (len(few), sum(row >= 294 for row in few)) == (20, 6)  # the other class has what this one does not use
     adjacent = preview(tmp_path / "d", tmp_path / "s.png", count=8, start=0, cell=CELL, progress=False).rows
     assert adjacent == tuple(range(8))
 
@@ -85,11 +85,11 @@ def test_large_images_are_fitted_into_their_cell(tmp_path: Path) -> None:
     assert np.array_equal(np.flatnonzero((cell == 255).all(axis=(1, 2))), np.arange(27, 37))
 
 
-def test_what_cannot_be_shown_is_an_error(tmp_path: Path) -> None:
+def test_values_that_cannot_be_drawn_are_an_error(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path / "faces", 4)
     sheet = tmp_path / "s.png"
     write_dataset(tmp_path / "text", "npy", Schema((text("key"),)), {"key": ["a"]})
-    with raises(UsageError, expected="a field with images", found="key"):
+    with raises(UsageError, expected="a field with images or sound", found="key"):
         preview(tmp_path / "text", sheet)
     shard = tmp_path / "faces" / manifest.shards[0].files[0].name
     data = bytearray(shard.read_bytes())
@@ -109,82 +109,44 @@ def test_the_command_writes_the_sheet(tmp_path: Path, capsys: pytest.CaptureFixt
         assert picture.format == "PNG"
 
 
-def test_where_and_one_per_choose_the_samples(tmp_path: Path) -> None:
+def test_one_sample_of_each_value_is_drawn(tmp_path: Path) -> None:
     write_faces(tmp_path / "faces", 30, groups=4)
     columns = face_columns(30, groups=4)
-    fakes = [row for row in range(30) if columns["label"][row] == 1]
-    shown = preview(tmp_path / "faces", tmp_path / "s.png", where="label == 'fake'", cell=CELL, start=1, count=3)
-    assert shown.rows == tuple(fakes[1:4])
     one = preview(tmp_path / "faces", tmp_path / "s.png", one_per="source", cell=CELL).rows
     by_source = [[row for row in range(30) if columns["source"][row] == columns["source"][first]] for first in range(4)]
     assert one == tuple(sorted(rows[(len(rows) - 1) // 2] for rows in by_source))
     with raises(UsageError, option="one_per", found="'sauce'; did you mean 'source'?"):
         preview(tmp_path / "faces", tmp_path / "s.png", one_per="sauce")
-    with raises(UsageError, expected="samples from row 0 on", found="0 in all, as selected"):
-        preview(tmp_path / "faces", tmp_path / "s.png", where="score > 5")
+    with raises(UsageError, expected="samples from row 30 on", found="30 in all"):
+        preview(tmp_path / "faces", tmp_path / "s.png", start=30)
 
 
-def test_masks_are_shown_beside_the_image_or_over_it(tmp_path: Path) -> None:
+def test_masks_tint_the_image(tmp_path: Path) -> None:
     schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("mask", "|u1", 32, 32, 1)))
     mask = np.zeros((1, 32, 32, 1), np.uint8)
     mask[:, 8:16, 8:16] = 255
     image = np.full((1, 32, 32, 3), 100, np.uint8)
     write_dataset(tmp_path / "d", "npy", schema, {"image": image, "mask": mask})
     cells = {}
-    for how in (None, "beside", "over"):
-        preview(tmp_path / "d", tmp_path / "s.png", masks=how, cell=CELL, progress=False)
-        (cells[how],) = _cells(tmp_path / "s.png", 1, 1)
-    assert (cells[None] == 100).all()
-    red = cells["over"][..., 0] > cells["over"][..., 1]
+    for plain in (False, True):
+        preview(tmp_path / "d", tmp_path / "s.png", plain=plain, cell=CELL, progress=False)
+        (cells[plain],) = _cells(tmp_path / "s.png", 1, 1)
+    assert (cells[True] == 100).all()
+    red = cells[False][..., 0] > cells[False][..., 1]
     assert np.array_equal(red, np.kron(mask[0, :, :, 0] > 0, np.ones((2, 2))) > 0)
-    assert (cells["beside"][16:48, :32] == 100).all()
-    assert np.array_equal(cells["beside"][16:48, 32:], np.repeat(mask[0], 3, axis=2))
 
 
-def test_a_label_map_of_equal_channels_tints_each_class_in_a_colour_of_its_own(tmp_path: Path) -> None:
+def test_a_label_map_of_equal_channels_tints_each_class_in_a_separate_colour(tmp_path: Path) -> None:
     schema = Schema((fixed("image", "|u1", 32, 32, 3), fixed("parts_image", "|u1", 32, 32, 3)))
     parts = np.repeat(np.repeat(np.arange(4, dtype=np.uint8), 8)[None, None, :, None], 32, axis=1).repeat(3, axis=3)
     image = np.full((1, 32, 32, 3), 100, np.uint8)
     write_dataset(tmp_path / "d", "npy", schema, {"image": image, "parts_image": parts})
-    preview(tmp_path / "d", tmp_path / "s.png", masks="over", cell=CELL, progress=False)
+    preview(tmp_path / "d", tmp_path / "s.png", cell=CELL, progress=False)
     (cell,) = _cells(tmp_path / "s.png", 1, 1)
     colours = [np.unique(cell[:, 16 * value : 16 * value + 16].reshape(-1, 3), axis=0) for value in range(4)]
     assert [len(found) for found in colours] == [1] * 4
     assert colours[0].tolist() == [[100] * 3]
     assert len(np.unique(np.concatenate(colours), axis=0)) == 4
-
-
-def test_rejected_items_are_drawn_from_the_source_with_their_reasons(tmp_path: Path) -> None:
-    for name, size in (("good", (40, 40)), ("low", (40, 8))):
-        write_image(tmp_path / "source" / f"{name}.png", np.full((*size[::-1], 3), 200, np.uint8))
-    (tmp_path / "source" / "none.jpg").write_bytes(b"no image")
-    (tmp_path / "few.py").write_text(
-        "def tall(samples):\n    for sample in samples:\n        if sample['image'].shape[0] > 20:\n            yield sample\n"
-    )
-    run_packer(
-        *("build", tmp_path / "source", tmp_path / "out", "--steps", "decode,few:tall", "--quiet"),
-        *("--max-rejects", "100%"),
-        python_path=tmp_path,
-    )
-    call = (
-        "preview",
-        tmp_path / "out",
-        "-o",
-        tmp_path / "s.png",
-        "--rejects",
-        "--cell",
-        CELL,
-        "--columns",
-        2,
-        "--json",
-    )
-    done = run_packer(*call, "--source", tmp_path / "source", "--quiet")
-    assert json.loads(done.stdout)["items"] == ["low.png", "none.jpg"]
-    low, none = _cells(tmp_path / "s.png", 2, 2)
-    assert (low[28:36, 12:52] == 200).all()
-    assert (none == none[0, 0]).all()
-    error = run_packer(*call, expect=2).stderr
-    assert "--rejects: expected --source, from which rejected items are drawn, found none" in error
 
 
 def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +172,7 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
     for row, cell in enumerate(_cells(tmp_path / "s.png", 5, 5)):
         geometry = {name: batch[name][row].numpy() for name in ("landmarks", "landmarks_valid", "regions")}
         image = np.ascontiguousarray(batch["image"][row].movedim(0, -1).numpy())
-        expected = draw(image, geometry, scale=2)
+        expected = draw_frame(image, geometry, scale=2)
         assert np.abs(cell.astype(int) - expected).max() <= 1, row
     for transform, message in (
         ("my_aug:broken", "transform: ValueError: xxx"),
@@ -224,29 +186,3 @@ def test_a_transform_is_shown_with_the_draws_of_a_loader(tmp_path: Path, monkeyp
         with pytest.raises(UsageError, match=message) as caught:
             preview(tmp_path / "faces", tmp_path / "s.png", transform=transform)
         assert len(str(caught.value)) < 500
-
-
-def test_a_track_is_animated_in_the_order_and_at_the_pace_of_its_frames(tmp_path: Path) -> None:
-    write_faces(tmp_path / "faces", 12)  # row, row + 3, ... are of one source, 1.2 s apart
-    out = tmp_path / "track.webp"
-    assert (
-        main(["preview", str(tmp_path / "faces"), "-o", str(out), "--track", "4", "--cell", str(CELL), "--plain"]) == 0
-    )
-    columns = face_columns(12)
-    with Image.open(out) as animation:
-        assert animation.n_frames == 4
-        for number, row in enumerate((1, 4, 7, 10)):
-            animation.seek(number)
-            valid = {"landmarks_valid": columns["landmarks_valid"][row]}
-            expected = draw(columns["image"][row], valid, scale=2).astype(int)
-            assert np.abs(np.asarray(animation.convert("RGB"), int) - expected).mean() < 12, row
-            assert animation.info["duration"] == 1000  # the longest
-    with raises(UsageError, expected="a track of at most 3 samples, 8000 pixels wide", found=4):
-        preview(tmp_path / "faces", out, track=4, cell=8000)
-
-
-def test_a_track_does_not_mix_merged_parts_of_the_same_source(tmp_path: Path) -> None:
-    for part in ("a", "b"):
-        write_faces(tmp_path / part, 12)
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", engine="inline", progress=False)
-    assert preview(tmp_path / "both", tmp_path / "track.webp", track=13).rows == (13, 16, 19, 22)

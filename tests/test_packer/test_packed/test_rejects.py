@@ -68,9 +68,16 @@ def test_a_build_that_packed_nothing_and_one_that_is_unfinished(
     report = packer.rejects(tmp_path / "begun")
     assert (report.items, report.rejected, report.finished) == (8, 5, False)
     assert "not finished" in report.describe()
-    (tmp_path / "begun" / ".build" / "plan.json").write_text("[]")
-    with raises(BuildError, place=str(tmp_path / "begun" / ".build" / "plan.json"), found="a damaged one"):
-        packer.rejects(tmp_path / "begun")
+    plan = tmp_path / "begun" / ".build" / "plan.json"
+    earlier = json.loads(plan.read_text())
+    del earlier["sha256"]
+    for text, found in (
+        ("[]", "a damaged one"),
+        (json.dumps(earlier), "one without a checksum: damaged, or made by an earlier version"),
+    ):
+        plan.write_text(text)
+        with raises(BuildError, place=str(plan), found=found):
+            packer.rejects(tmp_path / "begun")
 
 
 def test_the_list_names_items_steps_and_reasons(source: Path, tmp_path: Path) -> None:

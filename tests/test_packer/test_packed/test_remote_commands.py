@@ -1,11 +1,15 @@
 """Commands on datasets in a bucket, with the same results as on a folder; and the cache that they share."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.command import arguments
 from support.objects import serving_objects
 from support.packed_files import write_faces
 from support.stores import StoreServer, web_server
@@ -17,6 +21,7 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.packed.browse.remote import RowsLayout, browsed_folder
 from packer.page.counts import spread
 from readers import open_dataset
+from readers.staging.folder import CacheFolder
 from shardspec.layout import Layout, layout_at
 from shardspec.stores import Store
 
@@ -87,7 +92,23 @@ def test_verify_reads_the_store_and_not_the_cache(faces: Path, server: StoreServ
         assert problem.startswith(f"{url}/{entry.name}: ")
         Store(url).put(entry.name, whole)
     assert packer.verify(url, progress=False).ok
-    assert not [path.name for path in (tmp_path / "cache" / "facepack").glob("verify-*")]
+    assert not list(tmp_path.rglob("packer-scratch-*"))
+
+
+def test_a_verify_that_was_killed_leaves_nothing_for_long(faces: Path, server: StoreServer, tmp_path: Path) -> None:
+    url, cache_root = server.url("faces"), tmp_path / "cache" / "facepack"
+    for sweep in (lambda: packer.verify(url, progress=False), lambda: cache(tmp_path / "cache", clear=True)):
+        server.fail({"match": "GET .*faces/shard", "kind": "503", "times": 10**6})
+        with subprocess.Popen(arguments("verify", url), stderr=subprocess.DEVNULL) as process:
+            while not (left := list(cache_root.glob("packer-scratch-*/facepack/stager.json"))):
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+        server.fail()
+        with CacheFolder(left[0].parents[1]).lock().acquire(timeout=60):  # its stager has ended
+            pass
+        sweep()
+        assert not list(tmp_path.rglob("packer-scratch-*"))
 
 
 @pytest.mark.parametrize("format", ["lmdb", "npy", "parquet", "hdf5", "tfrecord", "webdataset"])
@@ -134,7 +155,7 @@ def test_a_server_that_ignores_ranges_sends_whole_shards(faces: Path, tmp_path: 
     assert list((tmp_path / "cache").rglob("shard-*"))
 
 
-def test_a_command_says_that_the_cache_does_not_hold_the_dataset(
+def test_a_command_reports_that_the_cache_is_too_small_for_the_dataset(
     faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(part.bytes for part in open_dataset(faces).manifest.parts)

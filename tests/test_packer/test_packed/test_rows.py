@@ -82,7 +82,7 @@ def test_the_index_of_a_shuffled_dataset_is_read_in_one_pass(
     source.close()
 
 
-def test_groups_of_numbers_have_the_names_that_python_gives_them(tmp_path: Path) -> None:
+def test_groups_of_numbers_are_named_as_in_python(tmp_path: Path) -> None:
     write_faces(tmp_path / "data", ROWS)
     expected = read_all(tmp_path / "data")["score"]
     groups = read_groups(tmp_path / "data", "score")

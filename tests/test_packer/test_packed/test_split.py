@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builds import QUIET
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.datasets import assert_same, encode, face_schema, write_dataset
 from support.errors import raises
 from support.listeners import Listener
@@ -34,7 +34,9 @@ RATIOS = {"train": 0.8, "val": 0.1, "test": 0.1}
     seed=st.integers(0, 5),
     shares=st.lists(st.integers(1, 50), min_size=2, max_size=3),
 )
-def test_assignment_is_whole_repeatable_and_about_as_wanted(sizes: list[int], seed: int, shares: list[int]) -> None:
+def test_the_assignment_is_complete_repeatable_and_near_the_ratios(
+    sizes: list[int], seed: int, shares: list[int]
+) -> None:
     names = [f"person {number}" for number in range(len(sizes))]
     ratios = {f"s{i}": share / sum(shares) for i, share in enumerate(shares)}
     chosen = assign_groups(names, sizes, ratios, seed)
@@ -67,14 +69,14 @@ def test_classes_are_shared_out_where_groups_suffice(
         assert len(wanted & set(has)) == min(len(wanted), len(has))
 
 
-def test_a_split_keeps_its_only_group_even_if_it_is_of_no_class() -> None:
+def test_a_split_keeps_its_only_group_even_without_a_class() -> None:
     sizes, classes = [100, 127, 127, 100], [[1], [], [1], []]
     ratios = {"train": 0.9, "val": 0.05, "test": 0.05}
     chosen = assign_groups([str(number) for number in range(4)], sizes, ratios, 7669, classes)
     assert set(chosen) == set(ratios)
 
 
-def test_a_split_without_a_class_gets_one_at_little_cost() -> None:
+def test_a_split_that_lacks_a_class_gets_it_by_a_small_exchange() -> None:
     sizes = [44, 40, 36, 30, 25, 20, 10, 8, 4, 2, 1]
     names = [f"{number}.mp4" for number in range(len(sizes))]
     ratios = {"train": 0.8, "val": 0.2}
@@ -123,7 +125,7 @@ def test_every_sample_is_in_one_split_and_no_group_in_two(tmp_path: Path) -> Non
     assert sorted(read_all(merged.path)["key"]) == sorted(expected["key"])
 
 
-def test_a_split_can_be_taken_again_by_number_and_class(tmp_path: Path) -> None:
+def test_a_split_can_be_made_again_by_number_and_class(tmp_path: Path) -> None:
     expected = _write(tmp_path / "in")
     for field in ("label", "frame", "landmarks_valid"):
         ratios = {"a": 0.5, "b": 0.5}
@@ -145,11 +147,17 @@ def test_reports_follow_their_items(tmp_path: Path) -> None:
     items = [{"item": name, "state": "packed", "samples": 4} for name in names] + [{"item": "bad", "state": "rejected"}]
     rejects = [{"kind": "frames", "item": name, "reason": "dark", "frames": [n, 9]} for n, name in enumerate(names)]
     rejects += [{"kind": "damage", "item": names[1]}, {"kind": "item", "item": "bad"}]
-    for path, lines in ((layout.items, items), (layout.rejects, rejects)):
+    for path, lines in ((file_of(layout.root, "items.jsonl"), items), (file_of(layout.root, "rejects.jsonl"), rejects)):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     generation = manifest.generations[0]
     counts = replace(generation.counts, items=4, packed_items=3, rejected_items=1, damaged_items=1)
-    files = (*manifest.files, *(describe_file(layout.root, path) for path in (layout.items, layout.rejects)))
+    files = (
+        *manifest.files,
+        *(
+            describe_file(layout.root, path)
+            for path in (file_of(layout.root, "items.jsonl"), file_of(layout.root, "rejects.jsonl"))
+        ),
+    )
     made = replace(manifest, generations=(replace(generation, counts=counts),), files=files)
     layout.manifest.write_bytes(made.dumps())
     parts = split(tmp_path / "in", tmp_path / "out", by="source", ratios={"a": 0.7, "b": 0.3}, **QUIET).parts
@@ -161,11 +169,13 @@ def test_reports_follow_their_items(tmp_path: Path) -> None:
     assert sum(c.damaged_items for c in found) == 1
     for part in parts:
         assert verify(part.result.path, deep=True).problems == ()
-        reported = {json.loads(line)["item"] for line in Layout(part.result.path).items.read_text().splitlines()}
+        reported = {
+            json.loads(line)["item"] for line in file_of(part.result.path, "items.jsonl").read_text().splitlines()
+        }
         assert reported == {source.decode() for source in read_all(part.result.path)["source"]}
 
 
-def test_the_command_accounts_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_every_reject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path / "in")
     arguments = [
         "split",
@@ -211,7 +221,7 @@ def test_inspect_names_leaks_between_datasets(tmp_path: Path, capsys: pytest.Cap
     assert np.array_equal(read_all(tmp_path / "c")["frame"], np.arange(4) * 10)
 
 
-def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_without_a_value_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"image": np.full((8, 8, 3), number, np.uint8), "original": original}
         for number, original in enumerate(["a.mp4", "a.mp4", "b.mp4", "", None])
@@ -229,7 +239,7 @@ def test_samples_without_a_value_belong_nowhere(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("own", [["no", "yes", "no"], [0, 1, 0]])
-def test_a_column_of_ones_own_called_valid_is_left_alone(tmp_path: Path, own: list[Any]) -> None:
+def test_a_user_column_called_valid_is_left_alone(tmp_path: Path, own: list[Any]) -> None:
     rows = [
         {"image": np.full((8, 8, 3), number, np.uint8), "person": name, "person_valid": own[number]}
         for number, name in enumerate("abc")
@@ -249,7 +259,7 @@ def _write_official(root: Path, values: Sequence[Any] = ("train", "val", "test")
 
 
 @pytest.mark.parametrize("values", [("train", "val", "test"), ("Train", "TEST"), ("training", "validation", "rest")])
-def test_official_splits_are_no_groups(tmp_path: Path, values: tuple[str, ...]) -> None:
+def test_official_splits_are_not_groups(tmp_path: Path, values: tuple[str, ...]) -> None:
     _write_official(tmp_path / "in", values)
     done = run_packer("split", tmp_path / "in", tmp_path / "out", "--by", "split", "--quiet", expect=2)
     assert f"found splits ('{values[0]}', '{values[1]}'" in done.stderr
@@ -257,7 +267,7 @@ def test_official_splits_are_no_groups(tmp_path: Path, values: tuple[str, ...]) 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_field_that_names_the_ratios_splits_is_no_group(tmp_path: Path) -> None:
+def test_a_field_named_like_a_split_cannot_be_a_group(tmp_path: Path) -> None:
     _write_official(tmp_path / "in", ("fold_a", "fold_b"))
     with raises(UsageError, option="by", found="splits ('fold_a', 'fold_b'), which would be put into others"):
         split(tmp_path / "in", tmp_path / "out", by="split", ratios={"fold_a": 0.5, "fold_b": 0.5}, **QUIET)

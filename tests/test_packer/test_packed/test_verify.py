@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.datasets import face_schema, manifest_document, write_dataset
 from support.errors import raises
 from support.packed_files import face_columns, read_all, write_faces
@@ -53,9 +53,9 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
     paths = [tmp_path / shard.files[0].name for shard in manifest.shards]
     paths[0].write_bytes(paths[0].read_bytes()[:-64])
     paths[1].unlink()
-    _flip(Layout(tmp_path).index("label"), -1)
+    _flip(file_of(tmp_path, "index/label.npy"), -1)
     problems = verify(tmp_path, deep=True).problems
-    wrong = [*paths[:2], Layout(tmp_path).index("label")]
+    wrong = [*paths[:2], file_of(tmp_path, "index/label.npy")]
     assert [path for path, text in zip(wrong, problems, strict=False) if str(path) in text] == wrong
 
 
@@ -110,7 +110,7 @@ def test_values_that_cannot_be_are_named_by_key_and_field(tmp_path: Path, name: 
     assert f"shard-00001.lmdb, row 1 (key '00000002-000001'), field {name!r}" in problem
 
 
-def test_points_about_the_image_are_no_problem(tmp_path: Path) -> None:
+def test_points_just_outside_the_image_are_allowed(tmp_path: Path) -> None:
     _pack(tmp_path, "landmarks", 5, np.full((5, 2), -20))
     assert verify(tmp_path, deep=True).problems == ()
 
@@ -121,7 +121,7 @@ def test_a_key_in_two_shards_is_named(tmp_path: Path) -> None:
     assert "'00000000-000000' in rows 0 and 5" in problem
 
 
-def test_a_image_that_does_not_decode_or_has_another_shape_is_named(tmp_path: Path) -> None:
+def test_an_image_that_does_not_decode_or_has_another_shape_is_named(tmp_path: Path) -> None:
     write_faces(tmp_path, 6, "npy", codec="png", shard_rows=None)
     images = tmp_path / "shard-00000" / "image.bin"
     data = bytearray(images.read_bytes())
@@ -134,7 +134,7 @@ def test_a_image_that_does_not_decode_or_has_another_shape_is_named(tmp_path: Pa
 
 def test_an_index_that_says_something_else_than_the_shards_is_named(tmp_path: Path) -> None:
     write_faces(tmp_path, 6)
-    path = Layout(tmp_path).index("frame")
+    path = file_of(tmp_path, "index/frame.npy")
     np.save(path, np.load(path) + (np.arange(6) == 5), allow_pickle=False)
     _accept_files(tmp_path)
     (problem,) = verify(tmp_path, deep=True).problems
@@ -171,8 +171,8 @@ def test_a_hostile_shard_with_a_matching_digest_is_reported(tmp_path: Path, form
 def test_the_reports_are_counted(tmp_path: Path) -> None:
     manifest = write_faces(tmp_path, 6)
     layout = Layout(tmp_path)
-    layout.items.write_bytes(b'{"item": "a", "state": "packed"}\n' * 5 + b"no JSON\n")
-    layout.rejects.write_bytes(b'{"kind": "item"}\n')
+    file_of(layout.root, "items.jsonl").write_bytes(b'{"item": "a", "state": "packed"}\n' * 5 + b"no JSON\n")
+    file_of(layout.root, "rejects.jsonl").write_bytes(b'{"kind": "item"}\n')
     document = manifest_document(tmp_path)
     document["files"] += [{"name": name, "bytes": 0, "sha256": "0" * 64} for name in ("items.jsonl", "rejects.jsonl")]
     layout.manifest.write_text(json.dumps(document))
@@ -191,7 +191,7 @@ def _edit(root: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), "utf-8")
 
 
-def test_of_an_edited_manifest_neither_side_is_presumed_wrong(tmp_path: Path) -> None:
+def test_an_edited_manifest_is_reported_without_blaming_either_side(tmp_path: Path) -> None:
     entry = write_faces(tmp_path, 6).shards[0].files[0]
     disagree = "the file or the manifest has changed since packing"
     for old, new, reported in (
@@ -205,7 +205,7 @@ def test_of_an_edited_manifest_neither_side_is_presumed_wrong(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_of_a_shard_with_its_digest_the_manifest_is_doubted(tmp_path: Path, format: str) -> None:
+def test_if_a_shard_matches_its_digest_the_manifest_is_suspected(tmp_path: Path, format: str) -> None:
     write_faces(tmp_path, 6, format, shard_rows=3)
     _edit(tmp_path, '"samples": 3', '"samples": 2')
     _edit(tmp_path, '"samples": 3', '"samples": 4')
@@ -215,7 +215,7 @@ def test_of_a_shard_with_its_digest_the_manifest_is_doubted(tmp_path: Path, form
     assert all(any(doubt in text for doubt in doubts) for text in problems), problems
 
 
-def test_what_is_not_listed_is_reported_and_is_no_problem(tmp_path: Path) -> None:
+def test_unlisted_files_are_reported_and_are_not_a_problem(tmp_path: Path) -> None:
     write_faces(tmp_path, 3)
     (tmp_path / "notes.txt").write_text("mine")
     report = verify(tmp_path)

@@ -113,7 +113,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "source", root / "out"
 
 
-def test_a_report_from_the_disk(browser: Any, faces: Path, tmp_path: Path) -> None:
+def test_a_report_opens_from_the_disk(browser: Any, faces: Path, tmp_path: Path) -> None:
     report(faces, tmp_path / "r.html", progress=False)
     with opened(browser, f"file://{tmp_path}/r.html") as page:
         assert page.locator(".card").count() == 130
@@ -190,7 +190,7 @@ def test_clips_play_and_show_the_frames_they_were_cut_from(browser: Any, clips: 
             shot(page, "narrow")
 
 
-def test_hostile_texts_run_nowhere(browser: Any, tmp_path: Path) -> None:
+def test_hostile_texts_never_run(browser: Any, tmp_path: Path) -> None:
     write_hostile(tmp_path / "d")
     report(tmp_path / "d", tmp_path / "r.html", progress=False)
     with opened(browser, f"file://{tmp_path}/r.html") as page:

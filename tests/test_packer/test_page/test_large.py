@@ -65,9 +65,7 @@ def test_datasets_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(summary, "find_leaks", None)
 
 
-def test_a_field_that_cannot_be_read_is_said_each_time_and_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_field_is_reported_and_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema((text("a"), text("b"), fixed("box", "<f4", 4)))
     values = {"a": [b"x", b"y"], "b": [b"x", b"y"], "box": np.zeros((2, 4), np.float32)}
     write_encoded(tmp_path / "d", "npy", schema, values)

@@ -11,10 +11,11 @@ import pytest
 from support.command import run_packer
 from support.datasets import fixed, picture, text, write_dataset
 from support.errors import raises
+from support.media import scene, write_image
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
-from packer import report
+from packer import build, compute, report
 from packer.page.rendering import static
 from packer.page.report import ReportResult
 from readers import open_dataset
@@ -105,11 +106,11 @@ def test_samples_are_drawn_evenly_over_classes_and_from_all_over_the_dataset(tmp
     labels = [
         next(e.text for e in descendants(card) if "label" in e.classes) for card in read_page(made).find("div", "card")
     ]
-    assert (labels.count("real"), labels.count("fake")) == (10, 6)
+    assert (labels.count("real"), labels.count("fake")) == (14, 6)
     assert any("very different size: 294 samples of real, 6 of fake" in line for line in made.warnings)
 
 
-def test_fields_are_in_the_order_of_what_they_tell_and_long_lists_are_folded(tmp_path: Path) -> None:
+def test_fields_are_ordered_by_relevance_and_long_lists_are_folded(tmp_path: Path) -> None:
     rows = 1200
     schema = Schema(
         (fixed("constant", "<i8"), text("name"), fixed("n", "<i8"), fixed("label", "<i8", classes=("real", "fake")))
@@ -136,7 +137,7 @@ def luminance(color: str) -> float:
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-def test_texts_stand_out_from_what_is_behind_them() -> None:
+def test_texts_have_enough_contrast() -> None:
     schemes = re.findall(r":root \{(.*?)\}", static("page.css").decode(), re.DOTALL)
     assert len(schemes) == 2
     for scheme in schemes:
@@ -147,7 +148,7 @@ def test_texts_stand_out_from_what_is_behind_them() -> None:
             assert (high + 0.05) / (low + 0.05) >= 4.5, (text_color, ground)
 
 
-def test_what_several_datasets_share_is_a_warning(tmp_path: Path) -> None:
+def test_values_shared_by_several_datasets_are_a_warning(tmp_path: Path) -> None:
     write_faces(tmp_path / "a", 6)
     write_faces(tmp_path / "b", 3)
     made = report([tmp_path / "a", tmp_path / "b"], tmp_path / "r.html", progress=False)
@@ -180,3 +181,38 @@ def test_damage_and_wrong_calls_are_errors_without_a_file(tmp_path: Path) -> Non
         report([], tmp_path / "r.html")
     assert not (tmp_path / "r.html").exists()
     assert run_packer("report", tmp_path / "none", "-o", tmp_path / "r.html", expect=2).stderr.count("\n") == 1
+
+
+def test_the_worst_samples_and_duplicates_are_in_the_report(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        for number in range(3):
+            write_image(tmp_path / "in" / name / f"{number}.png", scene(number, (96, 96)))
+        build(tmp_path / "in" / name, tmp_path / name, engine="inline", progress=False)
+    compute(tmp_path / "train", "quality", workers=0, progress=False)
+    made = report([tmp_path / "train", tmp_path / "test"], tmp_path / "r.html", duplicates=True, progress=False)
+    page = read_page(made)
+    assert len(page.find("section", "group")) == 3
+    keys, blurred = open_dataset(tmp_path / "train").column("key"), open_dataset(tmp_path / "train").column("sharpness")
+    worst = [one for one in page.find("section", "worst") if any(e.text == "Worst sharpness" for e in descendants(one))]
+    titles = [e.text for e in descendants(worst[0]) if e.text in keys]
+    assert titles == [keys[row] for row in np.argsort(blurred)]
+    assert_harmless(page)
+
+
+def test_no_section_of_the_report_embeds_more_images_than_it_may(tmp_path: Path, monkeypatch) -> None:
+    for number in range(4):
+        write_image(tmp_path / "in" / f"{number}.png", scene(0, (96, 96)))
+    out = tmp_path / "out"
+    build(tmp_path / "in", out, encode="png", engine="inline", progress=False)
+    compute(out, "quality", workers=0, progress=False)
+
+    def images(section: str) -> list[str]:
+        page = read_page(report(out, tmp_path / "r.html", duplicates=True, progress=False))
+        within = [e for one in page.find("section", section) for e in descendants(one) if e.tag == "img"]
+        return [e.attributes["src"] for e in within]
+
+    largest = max(map(len, images("group"))) * 3 // 4
+    assert len(images("group")) == 4
+    assert len(images("worst")) > 4
+    monkeypatch.setattr("packer.page.report._IMAGE_BYTES", 2 * largest + 4)
+    assert len(images("group")) == len(images("worst")) == 2

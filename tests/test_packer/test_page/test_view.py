@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 from support import archives
+from support.builds import QUIET
 from support.command import arguments, environment, run_packer, start_packer
 from support.datasets import encode, face_schema, fixed, picture, text, write_dataset, write_encoded
 from support.errors import raises
@@ -24,8 +25,9 @@ from support.media import scene, write_image, write_video
 from support.packed_files import face_columns, read_all, write_faces
 from support.pages import HOSTILE, Page, assert_harmless, descendants, write_hostile
 
-from packer import describe, report
+from packer import build, compute, copy, describe, merge, report, view
 from packer.packed.browse.dataset import BrowsedDataset
+from packer.packed.browse.tracks import pauses_ms, track_rows
 from packer.page.dataset_view import DatasetView
 from packer.page.server import Query
 from packer.page.view import describe_address, make_app
@@ -129,7 +131,7 @@ def test_sources_of_several_datasets_are_named_on_the_start_page(faces: Path, tm
     assert "in more than one of these datasets" in get(pages, "/faults").text
 
 
-def test_a_wrong_filter_is_said_where_it_stands(faces: Path) -> None:
+def test_a_wrong_filter_is_reported_next_to_it(faces: Path) -> None:
     pages, dataset = client(faces), open_dataset(faces)
     for where, message in (
         ("score >", "expected an expression"),
@@ -177,6 +179,16 @@ def test_a_click_replaces_the_condition_on_its_field_and_keeps_others() -> None:
     )
     assert query.narrowed("label == 'fake'", "label")[1]
     assert Query("a b").narrowed("x == 1", "x") == ("?where=x+%3D%3D+1", False)
+
+
+def test_a_track_does_not_mix_merged_parts_of_one_source(tmp_path: Path) -> None:
+    for part in ("a", "b"):
+        write_faces(tmp_path / part, 12)  # row, row + 3, ... are of one source, 1.2 s apart
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", engine="inline", progress=False)
+    dataset = BrowsedDataset(tmp_path / "both")
+    rows = track_rows(dataset, 13)
+    assert rows.tolist() == [13, 16, 19, 22]
+    assert pauses_ms(dataset, rows) == [1000] * 4  # the longest
 
 
 def test_a_sample_has_its_image_fields_neighbours_and_the_frame_it_was_cut_from(tmp_path: Path) -> None:
@@ -273,7 +285,7 @@ def test_only_those_who_know_the_address_are_answered(faces: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["text", "<f8", "|b1", "<i2"])
-def test_fields_of_other_types_than_ours_are_shown_all_the_same(tmp_path: Path, odd: str) -> None:
+def test_fields_of_unknown_types_are_shown(tmp_path: Path, odd: str) -> None:
     names = ("source", "label", "track", "frame", "time", "score", "landmarks", "landmarks_valid", "box", "hull")
     numbers = {"<f8": [np.nan, -1, np.inf]}.get(odd, [0, 1, 0])
     values = ["x", "<b>", ""] if odd == "text" else np.array(numbers, odd)
@@ -297,7 +309,7 @@ def test_fields_of_other_types_than_ours_are_shown_all_the_same(tmp_path: Path, 
     report(tmp_path / "d", tmp_path / "r.html", progress=False)
 
 
-def test_damaged_values_and_files_are_said_and_end_nothing(tmp_path: Path) -> None:
+def test_damaged_values_and_files_are_reported_and_end_nothing(tmp_path: Path) -> None:
     schema = Schema((text("key"), picture("image")))
     encoded = encode(schema, {"key": ["a", "b"], "image": [scene(0, (8, 8))] * 2})
     encoded["image"][0] = b"no jpeg"
@@ -377,7 +389,7 @@ def test_rejects_are_listed_and_drawn_from_the_source(rejecting: tuple[Path, Pat
         assert pages.get(f"/{TOKEN}/0/rejects/{name}").status_code == 404
 
 
-def test_folders_of_frames_are_drawn_though_their_numbers_begin_at_1(tmp_path: Path) -> None:
+def test_folders_of_frames_whose_numbers_begin_at_1_are_drawn(tmp_path: Path) -> None:
     for number in range(1, 4):
         write_image(tmp_path / "source" / "good" / f"{number}.png", scene(number, (40, 30)))
         write_image(tmp_path / "source" / "bad" / f"{number}.png", scene(number, (40, 30)))
@@ -395,7 +407,7 @@ def test_folders_of_frames_are_drawn_though_their_numbers_begin_at_1(tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["tgz", "folder of tars", "lmdb", "parquet"])
-def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> None:
+def test_rejects_in_archives_are_drawn(tmp_path: Path, kind: str) -> None:
     bad = b"\xff\xd8\xff no jpeg"
     photos = {"good": archives.encoded(1), "wrong": bad}
     members = [(f"{key}.jpg", data) for key, data in photos.items()]
@@ -426,7 +438,6 @@ def test_what_lies_in_archives_is_drawn_from_them(tmp_path: Path, kind: str) -> 
     for name in ("../in/a.tar!good", "/etc/passwd!good", "nothing.tar!good", "!", "a.tar!\0"):
         with raises(ItemError, expected="a file in the source", found="none"):
             one.originals.frame(name)
-    run_packer("preview", tmp_path / "d", "-o", tmp_path / "r.png", "--rejects", "--source", source)
     close_contents()
 
 
@@ -497,3 +508,49 @@ def test_wrong_calls_of_the_command(faces: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run_packer("view", faces, "--port", taken.getsockname()[1], expect=2)
     assert "cannot listen" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two datasets that share two images of eight, one of them under another label."""
+    root = tmp_path_factory.mktemp("leaking")
+    for name, numbers in (("train", range(6)), ("test", (4, 5, 6, 7))):
+        for number in numbers:
+            label = "b" if (name, number) == ("test", 5) else "a"
+            write_image(root / "in" / name / label / f"{number}.png", scene(number, (96, 96)))
+        build(root / "in" / name, root / name, label_from="folder", **QUIET)
+    return root / "train", root / "test"
+
+
+def test_groups_of_duplicates_are_shown_side_by_side(leaking: tuple[Path, Path]) -> None:
+    with view(leaking, duplicates=True, port=0, progress=False) as viewer:
+        page = Page(urllib.request.urlopen(viewer.address).read().decode())
+        groups = page.find("section", "group")
+        assert len(groups) == 2
+        cards = [[e for e in descendants(group) if "card" in e.classes] for group in groups]
+        assert [len(one) for one in cards] == [2, 2]
+        assert [any("conflict" in e.classes for e in descendants(group)) for group in groups].count(True) == 1
+        parts = urlsplit(viewer.address)
+        for card in cards[0]:
+            assert urllib.request.urlopen(f"{parts.scheme}://{parts.netloc}{card.attributes['href']}").status == 200
+            image = next(e for e in descendants(card) if e.tag == "img")
+            assert urllib.request.urlopen(f"{parts.scheme}://{parts.netloc}{image.attributes['src']}").status == 200
+        sample = Page(urllib.request.urlopen(f"{viewer.address}0/").read().decode())
+        assert any(link.text == "Duplicates" for link in sample.find("a"))
+
+
+def test_a_selection_becomes_a_column_by_which_a_dataset_is_cleaned(leaking: tuple[Path, Path], tmp_path: Path) -> None:
+    out = copy(leaking[0], tmp_path / "ds", progress=False)
+    compute(tmp_path / "ds", "quality", workers=0, progress=False)
+    pages, sharpness = client(tmp_path / "ds"), open_dataset(tmp_path / "ds").column("sharpness")
+    least = float(np.sort(sharpness)[2])
+    assert any(
+        e.attributes["data-src"].endswith("/field/sharpness") for e in get(pages, "/0/").find("section", "field")
+    )
+    assert rows_of(get(pages, "/0/?sort=sharpness")) == np.argsort(sharpness, kind="stable").tolist()
+    table = pages.get(f"/{TOKEN}/0/keep.jsonl?where={quote(f'sharpness >= {least!r}')}")
+    (tmp_path / "keep.jsonl").write_bytes(table.content)
+    run_packer("add", tmp_path / "ds", tmp_path / "keep.jsonl")
+    run_packer("copy", tmp_path / "ds", tmp_path / "clean", "--where", "keep")
+    assert len(open_dataset(tmp_path / "clean")) == out.manifest.samples - 2
+    assert min(open_dataset(tmp_path / "clean").column("sharpness")) >= least

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.archives import encoded, npy, write_tar
 from support.builds import QUIET
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import scene, write_image
 from support.packed import check_whole, fingerprints, read_samples
 
@@ -95,7 +95,7 @@ def test_a_field_that_only_some_items_have(tmp_path: Path) -> None:
     run_packer("build", tmp_path / "a.tar", out, *how)
     assert Layout(out).load().schema["ir_image"].codec == NamedConfig("webp", {"quality": 40})
     assert len(read_samples(out)) == 1
-    for line in read_jsonl(out / "rejects.jsonl"):
+    for line in read_jsonl(file_of(out, "rejects.jsonl")):
         assert "encode_field: expected a field 'ir_image', found " in line["reason"]
 
 
@@ -122,7 +122,7 @@ def test_a_field_of_a_step_of_the_user(tmp_path: Path) -> None:
     assert "did you mean 'ir_image'?" in error
 
 
-def test_a_field_that_is_no_image_is_a_reject_with_its_reason(tmp_path: Path) -> None:
+def test_a_field_that_is_not_an_image_is_a_reject_with_a_reason(tmp_path: Path) -> None:
     given = [{**row, "n": np.arange(3)} for row in rows(2)]
     with pytest.raises(TooManyRejectsError):
         build(given, tmp_path / "out", encode_field="n=png", **QUIET)

@@ -26,13 +26,13 @@ def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(preset="faces", detector="module:function", min_face=8).min_face == 8
 
 
-def test_everything_that_is_wrong_is_reported_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Recipe.from_options(
             {"preset": "cats", "every": 0, "fps": 2.0, "size": "big", "quality": 101, "margin": -1.0, "min_face": 5}
         )
     for part in (
-        "preset: expected one of faces, images, found 'cats'",
+        "preset: expected one of faces, images, sound, found 'cats'",
         "every: expected 1 or more, found 0",
         "size: expected an integer, found 'big'",
         "quality: expected 100 or less, found 101",
@@ -75,14 +75,14 @@ def test_the_recipe_of_a_manifest_can_be_given_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [5, np.int64(5)])
-def test_a_number_names_the_choice_that_is_spelt_so(number: Any) -> None:
+def test_a_number_selects_the_choice_with_this_spelling(number: Any) -> None:
     assert Recipe(preset="faces", landmarks=number).landmarks == "5"
     assert Recipe.from_options({"subsampling": 444}).subsampling == "444"
     with raises(UsageError, option="landmarks", found="6"):
         Recipe(preset="faces", landmarks=6)  # type: ignore[arg-type]
 
 
-def test_without_steps_the_presets_run() -> None:
+def test_the_steps_of_the_preset_are_the_default() -> None:
     assert [step.use for step in Recipe(preset="images").chain] == ["decode", "resize"]
     assert [step.use for step in Recipe(preset="faces").chain] == ["decode", "faces"]
     assert Recipe(steps=("decode",)).chain == (StepSpec("decode"),)  # type: ignore[arg-type]  # names become specs
@@ -100,7 +100,7 @@ def test_without_steps_the_presets_run() -> None:
         ("0.5kB", 500),
     ],
 )
-def test_sizes_are_read_with_their_unit(text: str | int, count: int) -> None:
+def test_sizes_are_parsed_with_their_unit(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
@@ -137,7 +137,7 @@ def test_a_size_without_its_unit_is_refused(
 @pytest.mark.parametrize(
     ("text", "share"), [("5%", 0.05), ("0.05", 0.05), (0, 0.0), (1, 1.0), ("100%", 1.0), ("0%", 0.0)]
 )
-def test_shares_are_read(text: str | float, share: float) -> None:
+def test_percentages_are_parsed(text: str | float, share: float) -> None:
     assert parse_share(text) == pytest.approx(share)
 
 

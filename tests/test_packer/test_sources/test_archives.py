@@ -25,7 +25,7 @@ from support.archives import (
     write_rec,
     write_tar,
 )
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.media import FAST_START, write_video
 
 import packer
@@ -45,7 +45,7 @@ def build(source: Any, out: Path, **options: Any) -> Any:
 
 
 def rejects(out: Path) -> dict[str, str]:
-    lines = map(json.loads, (out / "rejects.jsonl").read_text("utf-8").splitlines())
+    lines = map(json.loads, file_of(out, "rejects.jsonl").read_text("utf-8").splitlines())
     return {line["item"]: line["reason"] for line in lines}
 
 
@@ -281,7 +281,7 @@ def test_an_lmdb(tmp_path: Path) -> None:
     assert before == sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "faces_lmdb").iterdir())
 
 
-def test_keys_of_another_archive_are_answered_with_a_name_that_is_there(tmp_path: Path) -> None:
+def test_the_error_for_keys_of_another_archive_names_an_existing_key(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "a.lmdb", PAIRS, folder=False)
     (tmp_path / "k.txt").write_text("data/x/1/001.png 5\n")
     with pytest.raises(TooManyRejectsError, match=r"found others, such as 'x/0/000\.png'"):
@@ -338,7 +338,7 @@ def test_keys_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, m
         build(tmp_path / "a.lmdb", tmp_path / "out", keys=str(tmp_path / name))
 
 
-def test_archives_of_one_class_each_are_told_apart_by_keys_with_their_names(tmp_path: Path) -> None:
+def test_archives_of_one_class_each_are_distinguished_by_keys_with_their_names(tmp_path: Path) -> None:
     """As ImageNet's class archives may be: each has a file of the same name."""
     for name in ("cat", "dog"):
         write_tar(tmp_path / f"in/{name}.tar", [("0.png", encoded(0, kind="PNG")), ("1.png", encoded(1, kind="PNG"))])
@@ -467,7 +467,7 @@ def test_parquet_columns_of_many_kinds(tmp_path: Path) -> None:
         build(tmp_path / "a.parquet", tmp_path / "none", path_column="photos")
 
 
-def test_a_parquet_table_of_paths_is_a_table_still(tmp_path: Path) -> None:
+def test_a_parquet_table_of_paths_is_a_table(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -513,7 +513,7 @@ def test_a_folder_of_files_stays_a_folder(tmp_path: Path) -> None:
     assert len(build(tmp_path / "set" / "*.tar", tmp_path / "tars")) == 3
 
 
-def test_packed_datasets_in_a_folder_are_no_archives(packed: Path, tmp_path: Path) -> None:
+def test_packed_datasets_in_a_folder_are_not_archives(packed: Path, tmp_path: Path) -> None:
     shutil.copytree(packed, tmp_path / "sets" / "one")
     with pytest.raises(UsageError, match="expected items to pack, found none"):
         build(tmp_path / "sets", tmp_path / "out")
@@ -521,7 +521,7 @@ def test_packed_datasets_in_a_folder_are_no_archives(packed: Path, tmp_path: Pat
     assert len(build(tmp_path / "sets", tmp_path / "out")) == 2
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1") as tar:
         for name in ("\xe4\xf6.jpg", "line\nbreak.jpg", "\u00e9" * 60 + ".jpg"):
             info = tarfile.TarInfo(name)
@@ -544,21 +544,21 @@ def test_a_compressed_tar_is_known_by_its_bytes(tmp_path: Path) -> None:
     ("source", "options", "message"),
     [
         ("two", {}, "archives of one kind, found 1 tar files and 1 RecordIO files"),
-        ("two/*.zip", {}, "expected the names of archives"),
+        ("two/*.rar", {}, "expected the names of archives"),
         ("two/{a,none}.tar", {}, "found none at"),
         ("two/{0..999999}.tar", {}, "at most 100000 files"),
         ("two/a.tar", {"root": "."}, "root: applies only to tables"),
         ("two/a.tar", {"path_column": "x"}, "path_column: applies only to tables"),
         ("two/a.tar", {"label_from": "capton"}, "did you mean 'caption'"),
         ("plain", {"keys": "k.txt"}, "keys: applies only to archives"),
-        ("two/a.zip", {}, "or an archive"),
+        ("two/a.rar", {}, "or an archive"),
         ("two/none.tar", {}, "a table or an archive, found nothing at this path"),
     ],
 )
-def test_wrong_calls(tmp_path: Path, source: str, options: dict[str, Any], message: str) -> None:
+def test_usage_errors(tmp_path: Path, source: str, options: dict[str, Any], message: str) -> None:
     write_tar(tmp_path / "two" / "a.tar", samples(0, 2))
     write_rec(tmp_path / "two" / "a.rec", {0: rec_header(1, 0, encoded(0))})
-    (tmp_path / "two" / "a.zip").write_bytes(b"PK")
+    (tmp_path / "two" / "a.rar").write_bytes(b"PK")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "0.jpg").write_bytes(encoded(0))
     with pytest.raises(UsageError, match=re.escape(message)) as error:
@@ -568,7 +568,7 @@ def test_wrong_calls(tmp_path: Path, source: str, options: dict[str, Any], messa
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_a_first_sample_that_is_cut_off_is_rejected_as_that(tmp_path: Path, suffix: str) -> None:
+def test_a_first_sample_that_is_cut_off_is_rejected(tmp_path: Path, suffix: str) -> None:
     noise = np.random.default_rng(0).bytes(100_000)
     path = write_tar(tmp_path / f"a.{suffix}", [("0.cls", b"1"), ("0.jpg", noise)])
     path.write_bytes(path.read_bytes()[:50_000])

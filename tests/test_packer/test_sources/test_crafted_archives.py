@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,24 @@ from support.archives import (
     write_parquet,
     write_rec,
     write_tar,
+    write_zip,
 )
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.fuzz import thirds
 
 import packer
-from packer.sources.archives.listing import Archive, ArchiveListing, ListedArchive
+from packer.sources.archives.listing import ArchiveFile, ArchiveListing, ListedArchive
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
 from packer.sources.archives.webdataset import list_tar
+from packer.sources.archives.zip import list_zip
 from packer.sources.member_bytes import close_contents, opener, parse_npy, read_member
 from shardspec.errors import ItemError, UsageError
 
 
 def list_file(path: Path, list_one: Callable[[ListedArchive], ArchiveListing]) -> ArchiveListing:
     stat = path.stat()
-    return list_one(ListedArchive(Archive(path.name, path), stat.st_size, stat.st_mtime_ns))
+    return list_one(ListedArchive(ArchiveFile(path.name, path), stat.st_size, stat.st_mtime_ns))
 
 
 def read_all(found: ArchiveListing) -> int:
@@ -56,7 +59,7 @@ def read_all(found: ArchiveListing) -> int:
                     assert len(file.read()) == item.bytes
                 count += 1
             except ItemError:
-                assert item.member.kind == "gzip"
+                assert item.member.kind in ("gzip", "zip")
     finally:
         close_contents()
     return count
@@ -76,13 +79,15 @@ def archives(
         "gnu": (write_tar(root / "gnu.tar", long, format=tarfile.GNU_FORMAT), list_tar),
         "pax": (write_tar(root / "pax.tar", long, format=tarfile.PAX_FORMAT), list_tar),
         "gzip": (write_tar(root / "a.tgz", members), list_tar),
+        "zip": (write_zip(root / "stored.zip", members), list_zip),
+        "deflated": (write_zip(root / "deflated.zip", members, zipfile.ZIP_DEFLATED), list_zip),
         "lmdb": (write_lmdb(root / "a.lmdb", pairs, folder=False), list_keys),
         "rec": (write_rec(root / "cut.rec", cut), list_records),
         "faces": (write_faces(root / "faces", 3, 2) / "train.rec", list_records),
     }
 
 
-@pytest.mark.parametrize("name", ["gnu", "pax", "gzip", "lmdb", "rec", "faces"])
+@pytest.mark.parametrize("name", ["gnu", "pax", "gzip", "zip", "deflated", "lmdb", "rec", "faces"])
 @given(data=st.data())
 def test_changed_bytes_give_items_or_rejects(name: str, archives: Any, data: st.DataObject) -> None:
     path, list_one = archives[name]
@@ -104,7 +109,7 @@ def test_changed_bytes_give_items_or_rejects(name: str, archives: Any, data: st.
     read_all(list_file(crafted, list_one))
 
 
-@pytest.mark.parametrize("name", ["gnu", "pax", "gzip", "lmdb", "rec", "faces"])
+@pytest.mark.parametrize("name", ["gnu", "pax", "gzip", "zip", "deflated", "lmdb", "rec", "faces"])
 def test_a_whole_archive_gives_every_item(name: str, archives: Any) -> None:
     found = list_file(*archives[name])
     wanted = {"lmdb": 40, "rec": 6, "faces": 6}.get(name, 4)
@@ -114,7 +119,7 @@ def test_a_whole_archive_gives_every_item(name: str, archives: Any) -> None:
 
 @pytest.mark.parametrize("name", ["gnu", "pax", "rec", "faces"])
 @pytest.mark.parametrize("third", thirds(range(3)))
-def test_what_lies_before_a_cut_is_packed_and_the_rest_is_one_reject(name: str, third: int, archives: Any) -> None:
+def test_samples_before_a_cut_are_packed_and_the_rest_is_one_reject(name: str, third: int, archives: Any) -> None:
     """Every cut of the file gives the items that are whole before it, and says why there are no more."""
     path, list_one = archives[name]
     data = path.read_bytes()
@@ -208,14 +213,14 @@ def test_a_size_that_lies_ends_the_archive(tmp_path: Path) -> None:
         assert rest.reject
 
 
-def test_a_chain_of_long_names_ends_the_archive(tmp_path: Path) -> None:
+def test_many_long_names_in_a_row_end_the_archive(tmp_path: Path) -> None:
     data = write_tar(tmp_path / "a.tar", [("n" * 200 + ".jpg", b"x")], format=tarfile.GNU_FORMAT).read_bytes()
     (tmp_path / "a.tar").write_bytes(data[:1024] * 2000 + data[1024:])
     (rest,) = list_file(tmp_path / "a.tar", list_tar).items
     assert "extended header" in str(rest.reject)
 
 
-def test_tars_one_after_another_are_not_taken_for_one(tmp_path: Path) -> None:
+def test_concatenated_tars_are_not_read_as_one(tmp_path: Path) -> None:
     data = write_tar(tmp_path / "a.tar", [("0.jpg", encoded(0))]).read_bytes()
     (tmp_path / "a.tar").write_bytes(data * 2)
     picture, rest = list_file(tmp_path / "a.tar", list_tar).items
@@ -292,7 +297,7 @@ def test_a_crafted_parquet_file_is_one_error(tmp_path: Path) -> None:
             packer.build(path, tmp_path / "out", progress=False)
 
 
-def test_a_hostile_set_is_packed_around_its_rejects(tmp_path: Path) -> None:
+def test_the_valid_items_of_a_hostile_archive_are_packed(tmp_path: Path) -> None:
     infos = [entry for what in REFUSED for entry in REFUSED[what][0][:1]]
     members = [
         (named(f"{number}/{info.name.strip('/')}", info.type, info.linkname), data)
@@ -303,9 +308,9 @@ def test_a_hostile_set_is_packed_around_its_rejects(tmp_path: Path) -> None:
     write_tar(tmp_path / "tars" / "b.tar", samples(0, 5))
     (tmp_path / "tars" / "c.tar").write_bytes(b"no tar at all" * 100)
     run_packer("build", tmp_path / "tars", tmp_path / "out", "--quiet", "--max-rejects", "99%")
-    lines = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in file_of(tmp_path / "out", "items.jsonl").read_text().splitlines()]
     packed = [line["item"] for line in lines if line["state"] == "packed"]
     assert packed == [f"b.tar!{number:04d}.jpg" for number in range(5)]
-    assert "has changed" not in (tmp_path / "out" / "rejects.jsonl").read_text()
+    assert "has changed" not in file_of(tmp_path / "out", "rejects.jsonl").read_text()
     del lines[-1]["source_digest"]
     assert lines[-1] == {"item": "c.tar!(rest)", "state": "rejected", "samples": 0, "frames": 0}

@@ -111,7 +111,7 @@ def test_missing_values_and_values_in_lists_and_objects(folder: Path) -> None:
     assert (first["about"], second["about"]) == ({"at": moment, "price": "0.5"}, {"at": None, "price": None})
 
 
-def test_numbers_where_asked_for(folder: Path) -> None:
+def test_decimals_and_durations_become_numbers_with_float(folder: Path) -> None:
     table = write_table(folder / "t.parquet", path=["0.png"])
     packer.build(table, folder / "out", float=["decimal", "negative"], **QUIET)
     sample = open_dataset(folder / "out")[0]
@@ -193,6 +193,6 @@ class TestDrop:
             assert {"a", "b"}.isdisjoint(open_dataset(out).schema.names)
 
     @pytest.mark.parametrize("column", ["path", "klock"])
-    def test_a_column_that_is_not_there(self, folder: Path, column: str) -> None:
+    def test_a_missing_column(self, folder: Path, column: str) -> None:
         with pytest.raises(UsageError, match="drop: expected a column"):
             packer.build([{"path": "0.png", "clock": 1}], folder / "out", root=folder, drop=column, **QUIET)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import scene, write_image
 
 from packer.assembly.samples import PackedSamples
@@ -57,7 +57,7 @@ def test_a_file_whose_path_is_too_long_is_a_reject(root: Path, tmp_path: Path) -
     levels = (limit - len(os.fsencode(root)) - 100) // 2
     nest(root, levels, picture)
     run_packer("build", root, tmp_path / "out", "--quiet", "--max-rejects", "100%")
-    (line,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["reason"] == "expected a file, found File name too long"
     assert line["item"].endswith("aaa.png")
 
@@ -70,7 +70,7 @@ def test_a_folder_whose_path_is_too_long_is_named_in_short(root: Path, tmp_path:
     assert len(done.stderr) < 600
 
 
-def test_boxes_lie_as_deep(root: Path, tmp_path: Path) -> None:
+def test_deep_folders_of_boxes_are_digested(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text("{}")
     without = digest_file_or_folder(str(root))

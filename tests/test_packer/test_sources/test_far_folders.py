@@ -38,7 +38,7 @@ def listed(folder: Path, *, far: bool, kept: int = 20_000) -> Listing:
 
 @examples(30)
 @given(tree=st.dictionaries(NAMES, TREES, max_size=6), kept=st.sampled_from([0, 2, 20_000]))
-def test_far_or_near_the_same_is_listed_in_the_same_order(
+def test_remote_and_local_folders_are_listed_in_the_same_order(
     tmp_path_factory: pytest.TempPathFactory, tree: dict[str, object], kept: int
 ) -> None:
     folder = tmp_path_factory.mktemp("far") / "source"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.media import scene, write_image, write_video
 
@@ -47,7 +47,7 @@ def sources(out: Path) -> list[str]:
 
 def reasons(out: Path) -> dict[str, str]:
     """Why each item was rejected."""
-    return {line["item"]: line["reason"] for line in read_jsonl(out / "rejects.jsonl")}
+    return {line["item"]: line["reason"] for line in read_jsonl(file_of(out, "rejects.jsonl"))}
 
 
 class TestChoosing:
@@ -72,7 +72,7 @@ class TestChoosing:
         assert (made.counts.items, made.counts.packed_items) == (len(names), len(names))
         assert "matches no" not in made.describe()
 
-    def test_a_pattern_that_matches_nothing_is_said(self, tmp_path: Path) -> None:
+    def test_a_pattern_that_matches_nothing_is_reported(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in")
         call = (tmp_path / "in", tmp_path / "out", "--include", "train", "--include", "*.mp4", "--exclude", "Fake")
         for done in (run_packer("build", *call, "--dry-run"), run_packer("build", *call, "--quiet")):
@@ -134,7 +134,7 @@ class TestPaths:
         assert len(sources(tmp_path / "out")) == 8
         run_packer("build", *call, "--exclude", "/stray.png", "--exclude", "deep/", "--overwrite")
 
-    def test_none_that_matches_is_an_error_with_an_example(self, tmp_path: Path) -> None:
+    def test_no_matching_path_is_an_error_with_an_example(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--fields-from-path", "in/" + PATTERN, expect=2)
         assert "found none among 8 paths below the source, such as 'train/fake/000_7.png'" in done.stderr
@@ -154,7 +154,7 @@ class TestPaths:
         with raises(UsageError, option="label_from", found="'Person'; did you mean 'person'?"):
             build(tmp_path / "in", tmp_path / "no", label_from="Person", **options)
 
-    def test_names_that_are_no_utf8_become_fields(self, tmp_path: Path) -> None:
+    def test_names_that_are_not_utf8_become_fields(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "caf\udce9/a.png", "the/b.png")
         for name, how in (("path", {"fields_from_path": "{label}/{name}.png"}), ("folder", {"label_from": "folder"})):
             made = build(tmp_path / "in", tmp_path / name, **how, **QUIET)
@@ -204,7 +204,7 @@ class TestSidecars:
         with pytest.raises(UsageError, match=r"found \{age\} and 'Age': rename the placeholder"):
             build(tmp_path / "in", tmp_path / "no", sidecars=True, fields_from_path="{age}/*", **QUIET)
 
-    def test_none_beside_any_item_is_an_error(self, tmp_path: Path) -> None:
+    def test_no_sidecar_next_to_any_item_is_an_error(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "a/0.png")
         (tmp_path / "in" / "a" / "0.png.txt").write_text("x")
         done = run_packer("build", tmp_path / "in", tmp_path / "out", "--sidecars", expect=2)
@@ -230,7 +230,7 @@ class TestSidecars:
             (".json", b'{"text": "y"}', "expected other names than in the .json file, found text"),
         ],
     )
-    def test_odd_ones_are_rejects_with_the_reason(
+    def test_odd_sidecars_are_rejects_with_a_reason(
         self, tmp_path: Path, suffix: str, content: bytes, reason: str
     ) -> None:
         write_tree(tmp_path / "in", "0.png", "1.png")
@@ -244,7 +244,7 @@ class TestSidecars:
         assert reason in found
         assert len(found) < 300
 
-    def test_what_is_no_file_of_the_source_is_a_reject(self, tmp_path: Path) -> None:
+    def test_an_item_that_is_not_a_file_of_the_source_is_a_reject(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "0.png", "1.png", "2.png", "3.png")
         (tmp_path / "secret.txt").write_text("secret")
         (tmp_path / "in" / "0.txt").symlink_to(tmp_path / "secret.txt")
@@ -291,7 +291,7 @@ class TestSidecars:
             else:
                 json.dumps(columns, allow_nan=False, ensure_ascii=False).encode()
 
-    def test_a_change_is_another_plan_and_in_between_a_reject(self, tmp_path: Path) -> None:
+    def test_a_change_makes_another_plan_and_one_during_the_build_a_reject(self, tmp_path: Path) -> None:
         root = write_tree(tmp_path / "in", "0.png", "1.png")
         for name in ("0.txt", "1.txt"):
             (root / name).write_text("x")
@@ -310,7 +310,7 @@ class TestSidecars:
         assert "size, time or columns" in done.stderr
         assert "finished already" not in done.stdout
 
-    def test_an_unfinished_build_goes_on_and_takes_what_has_changed(
+    def test_an_unfinished_build_resumes_with_changed_items(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         root = write_tree(tmp_path / "in", "a/0.png", "a/1.png")
@@ -380,7 +380,7 @@ class TestLinks:
         build(tmp_path / "in", tmp_path / "out", root=roots, **QUIET)
         assert sources(tmp_path / "out") == ["a/0.png", "b/1.png"]
 
-    def test_each_folder_is_entered_once_whatever_the_links(self, tmp_path: Path) -> None:
+    def test_each_folder_is_entered_once_regardless_of_links(self, tmp_path: Path) -> None:
         root = self.write(tmp_path)
         faces = tmp_path / "disk" / "faces"
         (faces / "up").symlink_to(tmp_path / "disk", target_is_directory=True)
@@ -393,7 +393,7 @@ class TestLinks:
 
 
 class TestNotes:
-    def test_class_folders_without_labels_are_said(self, tmp_path: Path) -> None:
+    def test_class_folders_without_labels_are_reported(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
         line = "no labels: --label-from folder makes 2 classes from the folders 'fake', 'real'"
         call = (tmp_path / "in", tmp_path / "out", "--quiet")
@@ -420,7 +420,7 @@ class TestNotes:
         assert made.manifest.schema["label"].classes == ("cat", "dog")
         assert made.notes == ()
 
-    def test_a_class_folder_without_images_is_said(self, tmp_path: Path) -> None:
+    def test_a_class_folder_without_images_is_reported(self, tmp_path: Path) -> None:
         write_tree(tmp_path / "in", "real/0.png", "fake/1.png")
         (tmp_path / "in" / "deepfake").mkdir()
         (tmp_path / "in" / "deepfake" / "x.docx").write_bytes(b"x")
@@ -442,7 +442,7 @@ class TestNotes:
         assert len(line) < 1200
         assert "\n" not in line
 
-    def test_files_with_two_labels_are_said(self, tmp_path: Path) -> None:
+    def test_files_with_two_labels_are_reported(self, tmp_path: Path) -> None:
         write_tree(tmp_path, "0.png", "1.png", "2.png")
         (tmp_path / "t.csv").write_text("path,label\n0.png,real\n1.png,real\n0.png,fake\n1.png,real\n2.png,fake\n")
         line = "1 file with different labels in several rows, such as '0.png' (fake, real): each row is packed"

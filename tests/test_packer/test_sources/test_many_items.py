@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.archives import rec_header, write_lmdb, write_rec
-from support.command import environment
+from support.command import environment, file_of
 from support.errors import raises
 from support.fuzz import examples
 from support.listeners import Listener
@@ -42,7 +42,7 @@ from shardspec.layout import Layout, describe_file
 
 
 class TestSpool:
-    def test_what_lies_on_the_disk_is_what_was_appended(self) -> None:
+    def test_the_spool_holds_exactly_what_was_appended(self) -> None:
         found = text_list().extend(f"text {number}" for number in range(7000))
         expected = [f"text {number}" for number in range(7000)]
         assert found._file is not None
@@ -173,7 +173,7 @@ def test_columns_read_in_passes_are_those_read_at_once(
     assert repr(found[0]) == repr(found[1]) == repr(found[2])  # with the types of the values, and NaN
 
 
-def test_a_label_that_the_first_pass_has_not_seen_is_no_class() -> None:
+def test_a_label_that_the_first_pass_has_not_seen_is_not_a_class() -> None:
     rows = [{"label": "fake"}, {"label": None}]
     columns = read_columns(lambda: chunks_of(rows), "auto", {}, str)
     assert [row["label"] for row, _ in columns.rows(chunks_of(rows))] == [0, None]
@@ -275,13 +275,13 @@ def built_of(path: Path, rows: int) -> Path:
     rows_of = write_table_of(table, rows)
     listing = list_items(open_source(rows_of, path, Recipe()), Recipe())
     line = '{"item": "%s", "state": "packed", "samples": 1, "frames": 1, "source_digest": "%s"}\n'
-    with Layout(path).items.open("w") as file:
+    with file_of(path, "items.jsonl").open("w") as file:
         file.writelines(line % (item.name, item_digest(item)[:16]) for item in listing.items)
     lines = rows_of.read_text().splitlines(keepends=True)
     changed = (text.replace("a text", "another text") for text in lines[rows // 2 : -100])
     rows_of.write_text("".join((*lines[: rows // 2], *changed)))
     manifest = Layout(path).load()
-    entry = describe_file(path, Layout(path).items)
+    entry = describe_file(path, file_of(path, "items.jsonl"))
     files = tuple(entry if one.name == entry.name else one for one in manifest.files)
     Layout(path).manifest.write_bytes(replace(manifest, files=files).dumps())
     return path
@@ -332,7 +332,7 @@ def test_the_estimate_tries_items_all_over_the_plan(tmp_path: Path) -> None:
     assert 0 < labelled.samples < 20
 
 
-def test_listing_many_items_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_many_items_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_LATE_S", 0.0)
     (tmp_path / "a.jpg").write_bytes(b"no image")
     (tmp_path / "t.csv").write_text("path,x\n" + "".join(f"a.jpg,{n}\n" for n in range(3000)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.builds import QUIET
-from support.command import environment, run_packer
+from support.command import environment, file_of, run_packer
 from support.datasets import assert_same, encode, face_schema, fixed, text, write_dataset
 from support.errors import raises
 from support.media import scene
@@ -68,7 +68,7 @@ def test_every_format_is_a_source(tmp_path: Path, format: str) -> None:
     assert_same(made.schema, {name: columns[name] for name in expected}, expected)
 
 
-def test_another_quality_encodes_anew(tmp_path: Path) -> None:
+def test_another_quality_encodes_again(tmp_path: Path) -> None:
     write_faces(tmp_path / "in", codec="jpeg")
     build(tmp_path / "in", tmp_path / "a", quality=95, **QUIET)
     made = build(tmp_path / "a", tmp_path / "b", quality=40, **QUIET).manifest
@@ -134,7 +134,7 @@ def test_steps_of_a_user_see_the_fields_and_keys_stay_one_of_a_kind(tmp_path: Pa
     assert [s["level"] for s in samples_of(tmp_path / "some")] == [
         columns["image"][row].mean() for row in range(0, 12, 2)
     ]
-    rejects = [json.loads(line) for line in Layout(tmp_path / "some").rejects.read_text().splitlines()]
+    rejects = [json.loads(line) for line in file_of(tmp_path / "some", "rejects.jsonl").read_text().splitlines()]
     assert [line["item"] for line in rejects] == columns["key"][1::2]
 
 
@@ -184,7 +184,7 @@ def test_a_resize_takes_masks_with_it(tmp_path: Path, how: str) -> None:
     assert how == "area" or not set(np.unique(expected)) - {0, 90, 255}
 
 
-def test_label_maps_are_not_mixed_because_nobody_said_so(tmp_path: Path) -> None:
+def test_label_maps_are_not_averaged_without_also_resample(tmp_path: Path) -> None:
     rows = [{"image": scene(n, (24, 18)), "mask_image": scene(n, (24, 18))} for n in range(4)]
     build(rows, tmp_path / "in", encode="png", **QUIET)
     done = run_packer("build", tmp_path / "in", tmp_path / "out", "--size", 6, expect=2)
@@ -228,7 +228,7 @@ def test_labels_can_be_kept_dropped_or_taken_from_another_field(tmp_path: Path) 
             build(tmp_path / "in", tmp_path / "bad", label_from=label_from, **QUIET)
 
 
-def test_what_marks_missing_labels_goes_with_them(tmp_path: Path) -> None:
+def test_the_validity_of_labels_is_dropped_with_the_labels(tmp_path: Path) -> None:
     rows = [{"image": np.full((8, 8, 3), level, np.uint8), "who": "ab"[level % 2]} for level in range(4)]
     build(rows, tmp_path / "in", **QUIET)
     keys = [sample["key"] for sample in samples_of(tmp_path / "in")]
@@ -254,7 +254,7 @@ def test_a_row_without_a_label_is_a_reject(tmp_path: Path, column: str, labels: 
     result = build(tmp_path / "in", tmp_path / "out", label_from=column, **{**QUIET, "max_rejects": 1.0})
     assert read_all(tmp_path / "out")["label"].tolist() == labels
     assert (result.counts.items, result.counts.rejected_items) == (3, 1)
-    (line,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    (line,) = file_of(tmp_path / "out", "rejects.jsonl").read_text().splitlines()
     assert json.loads(line)["reason"] == f"expected a label in field {column!r}, found none"
 
 
@@ -281,7 +281,7 @@ def test_a_dataset_without_keys_or_images_can_be_packed_on(tmp_path: Path) -> No
     ]
 
 
-def test_a_folder_of_images_with_a_manifest_of_its_own_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_of_images_with_an_unrelated_manifest_is_not_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "manifest.json").write_text('{"name": "an app"}')
     with pytest.raises(UsageError, match="expected items to pack, found none"):

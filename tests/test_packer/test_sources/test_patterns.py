@@ -52,7 +52,7 @@ def test_globs_match_what_git_would_ignore(body: str, before: str, after: str, p
     assert [chosen(globs, path) for path in paths] == ignored_by_git(pattern, paths), pattern
 
 
-def test_many_stars_take_no_time() -> None:
+def test_patterns_with_many_stars_are_fast() -> None:
     globs = Globs(["**/a" * 20 + "/**/b", "*a" * 40 + "b"])
     assert not chosen(globs, "/".join(["a" * 200] * 100))
     pattern = PathPattern("_".join(f"{{p{number}}}" for number in range(20)) + "x.jpg")
@@ -84,7 +84,7 @@ def test_many_stars_take_no_time() -> None:
         ("{x}\n{y}", "a\nb\nc", {"x": "a", "y": "b\nc"}),
     ],
 )
-def test_what_placeholders_stand_for(pattern: str, path: str, found: dict[str, str] | None) -> None:
+def test_what_placeholders_match(pattern: str, path: str, found: dict[str, str] | None) -> None:
     assert PathPattern(pattern).match(path) == found
 
 
@@ -92,6 +92,6 @@ NAMES = st.text(st.characters(exclude_characters="/_\0", exclude_categories=["Cs
 
 
 @given(NAMES, NAMES, NAMES)
-def test_values_come_back_from_a_path(label: str, person: str, clip: str) -> None:
+def test_from_a_path_values_are_parsed(label: str, person: str, clip: str) -> None:
     found = PathPattern("data/{label}/{person}_{clip}.mp4").match(f"data/{label}/{person}_{clip}.mp4")
     assert found == {"label": label, "person": person, "clip": clip}

@@ -72,7 +72,7 @@ class TestFolder:
             assert "found a symbolic link to nothing" in str(why[name])
         assert found.ignored == 1
 
-    def test_what_is_no_regular_file_is_a_reject(self, tmp_path: Path) -> None:
+    def test_an_item_that_is_not_a_regular_file_is_a_reject(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe.jpg")
         assert "expected a regular file" in str(states(listing(FolderSource(tmp_path)))["pipe.jpg"])
 
@@ -155,7 +155,7 @@ class TestTable:
 
     @TABLES
     @pytest.mark.parametrize("blank", [" ", "", "\t "])
-    def test_a_label_of_blanks_alone_is_none(self, images: Path, suffix: str, blank: str) -> None:
+    def test_a_blank_label_is_missing(self, images: Path, suffix: str, blank: str) -> None:
         rows = [{"path": f"{n}.png", "label": label, "note": blank} for n, label in enumerate(["b", blank, "a "])]
         found = listing(TableSource(write_table(images, suffix, rows)))
         assert found.classes == {"label": ["a", "b"]}
@@ -168,7 +168,7 @@ class TestTable:
         assert set(item.columns) == {"eye_colour_left", "column_2nd", "gr_e", "column"}
 
     @pytest.mark.parametrize("names", [("a b", "a_b"), ("A", "a")])
-    def test_columns_that_would_be_one_field_are_reported(self, images: Path, names: tuple[str, str]) -> None:
+    def test_columns_with_the_same_field_name_are_reported(self, images: Path, names: tuple[str, str]) -> None:
         path = write_table(images, ".jsonl", [{"path": "0.png", names[0]: 1, names[1]: 2}])
         with pytest.raises(UsageError, match="would both become field"):
             TableSource(path).list_items("auto", "path")
@@ -231,7 +231,7 @@ class TestTable:
         ):
             rows.list_items("auto", "path")
 
-    def test_what_json_cannot_say_is_reported(self, images: Path) -> None:
+    def test_values_that_json_cannot_hold_are_reported(self, images: Path) -> None:
         rows = RowsSource([{"path": "0.png", "when": 1j}], images)
         with pytest.raises(UsageError, match=r"column 'when', row 0 \(counted from 0\): expected .*, found complex"):
             rows.list_items("auto", "path")
@@ -246,7 +246,7 @@ class TestFiles:
             ([{"path": "a.png"}, "b.png"], "str in row 1 (counted from 0)"),
         ],
     )
-    def test_what_are_no_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
+    def test_values_that_are_not_rows_are_refused(self, tmp_path: Path, rows: Any, found: str) -> None:
         message = (
             f"source: expected rows (mappings of column to value), found {found}: pass the folder, or rows with a path"
         )
@@ -316,27 +316,27 @@ class TestRows:
         assert fingerprint(IMAGE) != fingerprint(IMAGE[::-1])
         assert fingerprint(IMAGE) != fingerprint(IMAGE.reshape(-1, 24 * 3))
 
-    def test_a_missing_array_has_no_stand_in(self, images: Path) -> None:
+    def test_a_missing_array_is_refused(self, images: Path) -> None:
         rows = [{"path": "0.png", "quad": np.zeros(4)}, {"path": "1.png"}]
         with raises(UsageError, place="column 'quad', row 1 (counted from 0)", found="none"):
             RowsSource(rows, images).list_items("auto", "path")
 
 
 class TestOpening:
-    def test_what_is_none_is_reported(self, images: Path, tmp_path: Path) -> None:
+    def test_a_path_that_is_not_a_source_is_reported(self, images: Path, tmp_path: Path) -> None:
         out = tmp_path.parent / "out"
         with raises(UsageError, expected="a folder, a table or an archive", found="nothing at this path"):
             open_source(images / "missing", out)
         tables, archives = (
             r"\(.csv, .jsonl, .ndjson, .parquet, .tsv\)",
-            r"\(.tar, .tar.gz, .tgz, .rec, .mdb, .lmdb, .parquet\)",
+            r"\(.tar, .tar.gz, .tgz, .zip, .rec, .mdb, .lmdb, .parquet\)",
         )
         with pytest.raises(UsageError, match=f"a folder, a table {tables} or an archive {archives}, found a file .png"):
             open_source(images / "0.png", out)
         with raises(UsageError, option="source", found="int"):
             open_source(3, out)  # type: ignore[arg-type]
 
-    def test_the_output_must_not_lie_in_the_source(self, images: Path, tmp_path: Path) -> None:
+    def test_the_output_must_not_be_inside_the_source(self, images: Path, tmp_path: Path) -> None:
         link = tmp_path.parent / f"{tmp_path.name}-link"
         link.symlink_to(images, target_is_directory=True)
         for out in (images, images / "out", link / "out"):

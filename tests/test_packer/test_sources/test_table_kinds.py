@@ -124,7 +124,7 @@ class TestEveryKind:
             with raises(UsageError, expected="a file that does not change", found="one that changed while it was read"):
                 read(opened)
 
-    def test_a_file_that_is_not_there(self, table: Path) -> None:
+    def test_a_missing_file(self, table: Path) -> None:
         table.unlink()
         with pytest.raises(UsageError, match=f"{table.name}: cannot be read: No such file"):
             open_table(table).frame()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from support import builds
 from support.builds import QUIET
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.media import scene, write_image
 
@@ -227,7 +227,7 @@ class TestTypes:
         made = build(table, tmp_path / "out", root=tmp_path / "in", max_rejects=1.0, **QUIET)
         assert made.counts.packed_items == 1  # the others are missing one by one
 
-    def test_a_word_that_is_a_text_on_request_is_named(self, tmp_path: Path) -> None:
+    def test_a_word_for_missing_values_kept_by_text_is_named(self, tmp_path: Path) -> None:
         write_images(tmp_path, 3)
         table = write_csv(
             tmp_path / "t.csv", path=["0.png", "1.png", "2.png"], country=["NA", "TD", "NA"], age=[1, "NA", 3]
@@ -240,7 +240,7 @@ class TestTypes:
         assert values_of(tmp_path / "kept", "country") == ["NA", "TD", "NA"]
 
     @pytest.mark.parametrize("chunk", [1, 4096])
-    def test_blanks_beside_numbers_and_names_of_columns_do_not_count(
+    def test_blanks_around_numbers_and_column_names_do_not_count(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
     ) -> None:
         monkeypatch.setattr("packer.sources.tables.delimited.CHUNK_ROWS", chunk)
@@ -363,7 +363,7 @@ class TestSeparators:
         assert values_of(tmp_path / "out", "name_of_it") == [f"a{mark}b", "c"]
         assert values_of(tmp_path / "out", "grade") == [1.5, 0.0]
 
-    def test_what_is_not_clear_is_refused(self, tmp_path: Path) -> None:
+    def test_ambiguous_separators_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("path;age|name\n0.png;1|x\n")
         with raises(
             UsageError, expected="commas between the cells", found="semicolons and vertical bars in the header"
@@ -380,7 +380,7 @@ class TestSeparators:
 class TestNames:
     """Upper and lower case, and which column was meant."""
 
-    def test_a_path_column_in_other_letters_is_named(self, tmp_path: Path) -> None:
+    def test_a_path_column_in_another_case_is_named(self, tmp_path: Path) -> None:
         write_images(tmp_path, 1)
         table = write_csv(tmp_path / "t.csv", Path=["0.png"], Label=["a"])
         done = run_packer("build", table, tmp_path / "out", expect=2)
@@ -392,7 +392,7 @@ class TestNames:
         with raises(UsageError, option="label_from", found="'label'; did you mean 'Label'?"):
             build(table, tmp_path / "no", path_column="Path", label_from="label", **QUIET)
 
-    def test_another_label_takes_the_place_of_the_column_label(self, tmp_path: Path) -> None:
+    def test_another_label_replaces_the_column_label(self, tmp_path: Path) -> None:
         write_images(tmp_path, 2)
         table = write_csv(tmp_path / "t.csv", path=["0.png", "1.png"], Label=["x", "y"], sex=["m", "f"])
         call = (table, tmp_path / "out", "--label-from", "sex", "--quiet")
@@ -504,7 +504,9 @@ class TestElsewhere:
     """The table lies in one place, the files in another."""
 
     @pytest.mark.parametrize("absolute", [True, False])
-    def test_it_is_said_at_once_and_what_helps(self, tmp_path: Path, absolute: bool) -> None:
+    def test_a_table_with_paths_outside_its_folder_is_refused_at_once_with_the_cure(
+        self, tmp_path: Path, absolute: bool
+    ) -> None:
         write_images(tmp_path / "data" / "real", 3)
         folder = tmp_path / "data" if absolute else Path("../data")
         table = write_csv(tmp_path / "lists" / "t.csv", path=[folder / "real" / f"{n}.png" for n in range(3)])
@@ -516,7 +518,7 @@ class TestElsewhere:
         assert "packing" not in done.stderr
         assert not (tmp_path / "out").exists()
 
-    def test_one_path_of_many_is_said_too(self, tmp_path: Path) -> None:
+    def test_one_path_outside_among_many_is_reported_too(self, tmp_path: Path) -> None:
         write_images(tmp_path / "in", 2)
         write_image(tmp_path / "2.png", IMAGE)
         (tmp_path / "in" / "link.png").symlink_to(tmp_path / "2.png")
@@ -533,8 +535,8 @@ class TestElsewhere:
         run_packer("build", *call)
         assert values_of(tmp_path / "out", "source") == ["0.png", "1.png", "2.png"]
         for file in ("manifest.json", "items.jsonl", "rejects.jsonl"):
-            path = tmp_path / "out" / file
-            assert not path.exists() or str(tmp_path) not in path.read_text()
+            path = file_of(tmp_path / "out", file)
+            assert str(tmp_path) not in path.read_text()
         assert Layout(tmp_path / "out").load().generations[0].recipe["root"] == ["data"]
         assert "finished already" in run_packer("build", *call).stdout
 
@@ -561,13 +563,13 @@ class TestElsewhere:
         assert values_of(tmp_path / "out", "source") == ["a/0.png", "b/0.png", "b/own.png", "a/link.png", "a/1.png"]
         table = write_csv(tmp_path / "lists" / "t.csv", path=[*paths, "0.png"])
         build(table, tmp_path / "twice", root=[first, second], max_rejects=1, **QUIET)
-        (line,) = read_jsonl(tmp_path / "twice" / "rejects.jsonl")
+        (line,) = read_jsonl(file_of(tmp_path / "twice", "rejects.jsonl"))
         assert (line["item"], line["reason"].partition(":")[0]) == (
             "0.png",
             "expected a path below a single root, found it below 2",
         )
 
-    def test_further_columns_of_paths_go_by_the_roots_too(self, tmp_path: Path) -> None:
+    def test_other_path_columns_are_relative_to_the_roots_too(self, tmp_path: Path) -> None:
         data = write_images(tmp_path / "data", 2)
         table = write_csv(tmp_path / "lists" / "t.csv", path=["0.png"], mask=[data / "1.png"])
         listing = build_listing(table, data, "mask")
@@ -598,7 +600,7 @@ def build_listing(table: Path, root: Path, also: str) -> list[Any]:
     return list(list_items(open_source(table, table.parent / "out", recipe), recipe).items)
 
 
-def test_columns_in_other_letters_are_refused(tmp_path: Path) -> None:
+def test_columns_without_letters_a_to_z_are_refused(tmp_path: Path) -> None:
     """Without them, an age and a sex would both be `column`, and a merge would mix them."""
     builds.write_images(tmp_path, ["a.png"])
     (tmp_path / "t.csv").write_text("path,\u5e74\u9f84\na.png,30\n", encoding="utf-8")
@@ -627,7 +629,7 @@ def test_a_step_file_with_a_mistake_is_reported_in_a_line(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_table_that_lies_elsewhere_is_answered_with_root(tmp_path: Path) -> None:
+def test_the_error_for_a_table_in_another_folder_advises_root(tmp_path: Path) -> None:
     write_image(tmp_path / "images" / "a.png", scene(0, (8, 6)))
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "t.csv").write_text("path\na.png\nb.png\n")
@@ -656,7 +658,7 @@ def test_blanks_around_a_path_do_not_count_unless_the_file_has_them(tmp_path: Pa
     assert values_of(tmp_path / "out", "mask_image_valid") == [False, True]
 
 
-def test_a_url_is_no_path(tmp_path: Path) -> None:
+def test_a_url_is_not_a_path(tmp_path: Path) -> None:
     builds.write_images(tmp_path, ["a.png"])
     url = "https://example.org/a//b.png"
     (tmp_path / "t.csv").write_text(f"path\na.png\n{url}\n")
@@ -670,7 +672,7 @@ def test_a_url_is_no_path(tmp_path: Path) -> None:
         packer.add(tmp_path / "out", "s3://b/t.csv", progress=False)
 
 
-def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_file(tmp_path: Path) -> None:
+def test_a_table_without_a_header_is_not_read_as_having_one(tmp_path: Path) -> None:
     """With the file's name as the name of the column, its row would be lost."""
     write_image(tmp_path / "a.png", scene(0, (8, 6)))
     (tmp_path / "t.csv").write_text("a.png,cat\na.png,dog\n")
@@ -679,7 +681,7 @@ def test_a_table_without_names_of_columns_is_no_table_of_a_column_called_as_a_fi
     assert "--path-column" not in done.stderr
 
 
-def test_a_column_without_a_name_is_left_out_and_its_number_said(tmp_path: Path) -> None:
+def test_a_column_without_a_name_is_left_out_and_reported_by_number(tmp_path: Path) -> None:
     """The index that pandas writes, and commas at the end, as spreadsheets write them."""
     builds.write_images(tmp_path, ["a.png", "b.png"])
     (tmp_path / "t.csv").write_text(",path,label, ,\n0,a.png,cat,,\n1,b.png,dog,x,\n")

@@ -12,7 +12,7 @@ from support.command import run_packer
 from support.errors import raises
 from support.media import Picture, photograph, write_image
 from support.packed import check_whole, read_samples
-from test_packer.test_vision.test_likeness import img_align_crop_matrix, norm_crop_matrix
+from test_packer.test_vision.test_align import img_align_crop_matrix, norm_crop_matrix
 
 import packer
 from packer import Detector
@@ -71,7 +71,7 @@ def test_the_crop_equals_that_of_the_other_project(tmp_path: Path, source: Path,
     assert sample["landmarks"] == pytest.approx(moved, abs=1e-3)
 
 
-def test_points_of_ones_own_are_taken_as_they_are(tmp_path: Path, source: Path) -> None:
+def test_points_of_user_boxes_are_used_as_they_are(tmp_path: Path, source: Path) -> None:
     box, points = detected()
     points = points + np.float32(1.25)
     row: dict[str, Any] = {

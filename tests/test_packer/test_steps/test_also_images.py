@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.face_source import write_frames
 from support.media import Picture, photograph, write_image
 from support.packed import check_whole, encoded_values, fingerprints, read_samples
@@ -82,16 +82,16 @@ def test_frames_of_a_video(tmp_path: Path) -> None:
     assert [bool(sample["mask_image_valid"]) for sample in samples] == [True, True, True, False]
     for sample in samples[:3]:
         assert np.array_equal(sample["mask_image"], sample["image"])
-    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert (line["kind"], "1 missing frame (the first is frame 9)" in line["reason"]) == ("damage", True)
 
 
-def test_what_does_not_fit_is_a_reject_and_names_the_reason(tmp_path: Path, table: Path) -> None:
+def test_a_second_image_that_does_not_fit_is_a_reject_with_a_reason(tmp_path: Path, table: Path) -> None:
     write_image(tmp_path / "maps" / "chelsea.png", np.zeros((5, 5, 3), np.uint8))
     (tmp_path / "maps" / "coffee.png").write_bytes(b"\x89PNG\r\n\x1a\nnot really")
     how = ("--preset", "images", "--also", "mask", "--quiet", "--max-rejects", "100%")
     run_packer("build", table, tmp_path / "out", *how)
-    reasons = {line["item"]: line["reason"] for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+    reasons = {line["item"]: line["reason"] for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
     assert "also: expected images of the same size, found 451 x 300 and 5 x 5" in reasons["photos/chelsea.jpg"]
     assert "also 'maps/coffee.png'" in reasons["photos/coffee.jpg"]
     with pytest.raises(UsageError, match="also: read only by the step 'decode' or 'faces'"):

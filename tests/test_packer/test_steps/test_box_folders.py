@@ -22,7 +22,7 @@ def write_json(path: Path, document: Any) -> Path:
     return path
 
 
-def test_the_digest_knows_names_and_contents(tmp_path: Path) -> None:
+def test_the_digest_depends_on_names_and_contents(tmp_path: Path) -> None:
     digests = []
     for name, content in (("a.json", 1), ("a.json", 2), ("b.json", 2)):
         write_json(tmp_path / f"{len(digests)}" / name, content)
@@ -30,7 +30,7 @@ def test_the_digest_knows_names_and_contents(tmp_path: Path) -> None:
     assert len(set(digests)) == 3
 
 
-def test_the_digest_follows_links_as_the_look_up_does(tmp_path: Path) -> None:
+def test_the_digest_follows_links_like_the_lookup(tmp_path: Path) -> None:
     kept = write_json(tmp_path / "kept" / "clip.json", {"0": [[0, 0, 30, 30]]})
     boxes = tmp_path / "boxes"
     (boxes / "folder.json").mkdir(parents=True)

@@ -54,7 +54,7 @@ def test_a_box_beyond_the_frame_holds_what_lies_inside() -> None:
     st.lists(st.tuples(*[st.integers(-50, 350)] * 2, st.integers(1, 99), st.floats(0.5, 1)), min_size=1, max_size=6),
     st.sampled_from(sorted(FRAME_RULES)),
 )
-def test_the_first_of_equals_is_chosen(boxes: list[tuple[int, int, int, float]], rule: str) -> None:
+def test_the_first_of_equal_faces_is_chosen(boxes: list[tuple[int, int, int, float]], rule: str) -> None:
     faces = [(x, y, x + side, y + side, score) for x, y, side, score in boxes]
     mask = masked(50, 20, 200, 80, 9)
     choose = FRAME_RULES[rule]
@@ -72,7 +72,7 @@ def build(rows: list[dict[str, str]], out: Path, **options: Any) -> list[dict[st
     return read_samples(out)
 
 
-def test_the_forged_of_two_people(folder: Path) -> None:
+def test_of_two_people_the_forged_one_is_chosen(folder: Path) -> None:
     both = pair()
     forgery, black = np.zeros_like(both), np.zeros_like(both)
     forgery[:, 512:] = both[:, 512:] // 64  # dim, as the difference of a forgery and its original is

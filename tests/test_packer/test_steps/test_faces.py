@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.face_source import FACE, FACELESS_FRAMES, SECOND, pair, write_frames
 from support.media import photograph, write_image
@@ -52,11 +52,11 @@ def of(samples: Samples, name: str) -> Samples:
 
 
 def items_of(out: Path) -> dict[str, dict[str, Any]]:
-    return {item["item"]: item for item in read_jsonl(Layout(out).items)}
+    return {item["item"]: item for item in read_jsonl(file_of(out, "items.jsonl"))}
 
 
 def rejects_of(out: Path, kind: str) -> dict[str, dict[str, Any]]:
-    return {line["item"]: line for line in read_jsonl(Layout(out).rejects) if line["kind"] == kind}
+    return {line["item"]: line for line in read_jsonl(file_of(out, "rejects.jsonl")) if line["kind"] == kind}
 
 
 class TestFields:
@@ -127,7 +127,7 @@ class TestFields:
             assert (sample["regions"] > 0).all()
             assert (sample["regions"] < SIZE).all()
 
-    def test_a_image_has_no_track_and_frame_0(self, samples: Samples) -> None:
+    def test_an_image_has_frame_0_and_no_track(self, samples: Samples) -> None:
         for sample in (*of(samples, "astronaut.png"), *of(samples, "pair.png")):
             assert (int(sample["track"]), int(sample["frame"]), float(sample["time"])) == (-1, 0, 0.0)
 

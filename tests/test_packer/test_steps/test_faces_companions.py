@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.detectors import count_searched
 from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import FAST_START, Picture, cut_file, photograph, write_image
@@ -72,7 +72,7 @@ def of(samples: Samples, name: str) -> Samples:
 
 
 def lines_of(out: Path, kind: str) -> list[dict[str, Any]]:
-    return [line for line in read_jsonl(Layout(out).rejects) if line["kind"] == kind]
+    return [line for line in read_jsonl(file_of(out, "rejects.jsonl")) if line["kind"] == kind]
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ class TestBoxesFrom:
         lengths = [len(of(samples, row["path"])) for row in rows]
         assert lengths[0] == lengths[1] == lengths[2] + 1 > lengths[3] == 7
 
-    def test_what_a_worker_knew_before_decides_nothing(self, folder: Path, tmp_path: Path) -> None:
+    def test_results_do_not_depend_on_what_a_worker_searched_before(self, folder: Path, tmp_path: Path) -> None:
         write_frames(folder / "hurt.mp4", views(60), container=FAST_START)
         cut_file(folder / "hurt.mp4", 0.6)
         write_frames(folder / "fake.mp4", views(60))
@@ -156,7 +156,11 @@ class TestBoxesFrom:
         found = {}
         for name, chosen in (("knew", rows), ("alone", rows[1:])):
             samples = build(folder, tmp_path / name, chosen, boxes_from="original", every=4)
-            lines = [line for line in read_jsonl(Layout(tmp_path / name).rejects) if line["item"].endswith("fake.mp4")]
+            lines = [
+                line
+                for line in read_jsonl(file_of(tmp_path / name, "rejects.jsonl"))
+                if line["item"].endswith("fake.mp4")
+            ]
             found[name] = lines, [sample["image"].tobytes() for sample in of(samples, "fake.mp4")]
         assert found["knew"][1]
         assert found["knew"] == found["alone"]
@@ -171,7 +175,7 @@ class TestBoxesFrom:
             ("not.mp4", "boxes_from"),
         ],
     )
-    def test_what_cannot_serve_makes_a_reject(self, folder: Path, tmp_path: Path, other: str, reason: str) -> None:
+    def test_an_unusable_original_makes_a_reject(self, folder: Path, tmp_path: Path, other: str, reason: str) -> None:
         (folder / "not.mp4").write_text("no video")
         rows = [{"path": "forged.mp4", "original": other}, {"path": "original.mp4", "original": "original.mp4"}]
         samples = build(folder, tmp_path / "out", rows, boxes_from="original")
@@ -180,7 +184,7 @@ class TestBoxesFrom:
         assert reason in reject["reason"]
         assert other.rpartition("/")[2] in reject["reason"]
 
-    def test_the_plan_knows_the_original(self, folder: Path, tmp_path: Path) -> None:
+    def test_the_plan_depends_on_the_original(self, folder: Path, tmp_path: Path) -> None:
         write_image(folder / "changing.png", photograph("astronaut"))
         rows = [{"path": "forged.png", "original": "changing.png"}]
         build(folder, tmp_path / "out", rows, boxes_from="original")
@@ -202,7 +206,7 @@ class TestBoxesFrom:
         assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
         assert check_whole(tmp_path / "1").samples == 6 * 3
 
-    def test_a_column_that_is_not_there(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_missing_column(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "forged.png", "original": "original.png"}]
         with pytest.raises(UsageError, match="boxes_from: expected the column 'orig' of paths, found 'original'"):
             build(folder, tmp_path / "out", rows, boxes_from="orig")
@@ -261,7 +265,7 @@ class TestAlso:
             assert np.array_equal(sample["forgery_mask_image"], sample["image"])
             assert sample["forgery_mask_image_valid"]
 
-    def test_what_is_missing_is_black_and_not_valid(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_missing_second_image_is_black_and_not_valid(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "Forgery Mask": None}, {"path": "original.mp4", "Forgery Mask": "short.mp4"}]
         samples = build(folder, tmp_path / "out", rows, also="Forgery Mask")
         valid = {0: True, 2: True, 4: True, 6: True}
@@ -274,7 +278,7 @@ class TestAlso:
         (damage,) = lines_of(tmp_path / "out", "damage")
         assert "4 missing frames (the first is frame 12)" in damage["reason"]
 
-    def test_a_row_without_a_mask_may_stand_for_one_of_zeros(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_row_without_a_mask_may_count_as_all_zeros(self, folder: Path, tmp_path: Path) -> None:
         """Through the command line, as real videos beside forgeries; frames that a named mask lacks stay invalid."""
         rows = ["path,mask", "original.mp4,", "original.png,", "forged.mp4,short.mp4"]
         (folder / "masks.csv").write_text("\n".join(rows) + "\n")
@@ -293,7 +297,7 @@ class TestAlso:
         run_packer("build", folder / "masks.csv", tmp_path / "not", *how)
         assert not any(sample["mask_image_valid"] for sample in read_samples(tmp_path / "not")[:8])
 
-    def test_zero_is_said_of_cells_alone(self, folder: Path, tmp_path: Path) -> None:
+    def test_also_missing_zero_applies_only_to_empty_cells(self, folder: Path, tmp_path: Path) -> None:
         rows = [
             {"path": "original.png", "Forgery Mask": "nowhere.png"},
             {"path": "forged.png", "Forgery Mask": "mask.png"},
@@ -305,7 +309,7 @@ class TestAlso:
             build(folder, tmp_path / "other", rows, also_missing="zero")
 
     @pytest.mark.parametrize("frames", [1, 4])
-    def test_one_that_ends_before_the_sampled_frames_is_missing(
+    def test_a_second_video_that_ends_before_the_sampled_frames_is_missing(
         self, folder: Path, tmp_path: Path, frames: int
     ) -> None:
         write_frames(folder / "stub.mp4", views(2))
@@ -332,7 +336,7 @@ class TestAlso:
         (reject,) = lines_of(tmp_path / "out", "item")
         assert "also: expected images of the same size, found 320 x 240 and 320 x 200 at frame 0" in reject["reason"]
 
-    def test_a_column_in_its_place(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_column_with_the_name_of_the_new_field_is_refused(self, folder: Path, tmp_path: Path) -> None:
         rows = [{"path": "original.png", "mask": "mask.png", "mask_image": "x"}]
         with pytest.raises(UsageError, match="already becomes field 'mask_image'"):
             build(folder, tmp_path / "out", rows, also="mask")

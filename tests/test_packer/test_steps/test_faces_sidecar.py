@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.packed import check_whole, read_samples
 
@@ -139,7 +139,9 @@ class TestTable:
         assert [bool(sample["landmarks_valid"]) for sample in found] == [True, False]
         (aligned,) = build(source, tmp_path / "aligned", boxes=str(table), align=True)
         assert aligned["box"].tolist() == found[0]["box"].tolist()
-        damage = [line for line in read_jsonl(Layout(tmp_path / "aligned").rejects) if line["kind"] == "damage"]
+        damage = [
+            line for line in read_jsonl(file_of(tmp_path / "aligned", "rejects.jsonl")) if line["kind"] == "damage"
+        ]
         assert [line["item"] for line in damage] == ["pair.png"]
         assert "frame 0: a face could not be cut: expected five points" in damage[0]["reason"]
 
@@ -167,7 +169,9 @@ class TestTable:
         table = write_table(tmp_path / "boxes.jsonl", [rows[0], {**rows[1], **far}])
         (kept,) = build(source, tmp_path / "out", boxes=str(table), **options)
         assert kept["box"][0] < 512
-        (damage,) = [line for line in read_jsonl(Layout(tmp_path / "out").rejects) if line["kind"] == "damage"]
+        (damage,) = [
+            line for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) if line["kind"] == "damage"
+        ]
         assert "expected a box that touches the frame (870 x 512), found" in damage["reason"]
 
     @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -215,9 +219,7 @@ class TestTable:
         with raises(UsageError, option="min_face", found=5):
             build(source, tmp_path / "found", min_face=5)
 
-    def test_points_whose_left_is_the_images_are_reported(
-        self, source: Path, detected: Samples, tmp_path: Path
-    ) -> None:
+    def test_points_with_exchanged_sides_are_reported(self, source: Path, detected: Samples, tmp_path: Path) -> None:
         """As CelebA names them: its lefteye is the person's right one."""
         rows = rows_of(detected)
         sides = [name for name in POINTS if "left" in name]
@@ -256,7 +258,7 @@ class TestTable:
             ({"path": "other.png"}, "expected boxes under the items' paths, such as 'astronaut.png', found others"),
         ],
     )
-    def test_what_is_no_table_of_boxes(
+    def test_tables_that_are_not_of_boxes(
         self, source: Path, detected: Samples, tmp_path: Path, change: dict[str, Any], message: str
     ) -> None:
         row = rows_of(of(detected, "astronaut.png"))[0]
@@ -287,7 +289,7 @@ class TestJson:
             for name in ("box", "matrix", "image", "track"):
                 assert np.array_equal(a[name], b[name]), name
             assert (float(a["score"]), bool(a["landmarks_valid"])) == (1.0, False)
-        lines = {line["item"]: line for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+        lines = {line["item"]: line for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
         assert lines["clip.mp4"]["frames"] == [8, 10]
         assert "expected" in lines["pair.png"]["reason"]
         assert "found no such file" in lines["pair.png"]["reason"]
@@ -298,7 +300,7 @@ class TestJson:
         boxes = write_json(tmp_path / "boxes.json", items)
         found = build(source, tmp_path / "out", boxes=str(boxes))
         assert {sample["source"] for sample in found} == {"clip.mp4", "coffee.png"}
-        lines = {line.get("reason"): line for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+        lines = {line.get("reason"): line for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
         assert lines["the boxes have no entry for it"]["frames"] == [4]
 
     @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ class TestJson:
             {"0": 0},
         ],
     )
-    def test_what_is_no_boxes_costs_its_item_alone(self, tmp_path: Path, document: Any) -> None:
+    def test_an_invalid_file_of_boxes_rejects_only_its_item(self, tmp_path: Path, document: Any) -> None:
         path = write_json(tmp_path / "boxes.json", {"bad.mp4": document, "good.mp4": {"0": [[1, 2, 3, 4]], "003": []}})
         sidecar = open_boxes(str(path), 1.0)
         with pytest.raises(ItemError, match=r"boxes: boxes\.json, 'bad\.mp4'"):
@@ -330,7 +332,7 @@ class TestJson:
         with raises(ItemError, place="boxes", found="none"):
             sidecar.faces("else.mp4")
 
-    def test_the_nearer_file_counts_and_one_file_is_not_for_two(self, tmp_path: Path) -> None:
+    def test_the_nearest_file_counts_and_one_file_for_two_items_is_refused(self, tmp_path: Path) -> None:
         write_json(tmp_path / "clip.json", {"0": [[0, 0, 1, 1]]})
         write_json(tmp_path / "a" / "clip.json", {"0": [[0, 0, 2, 2]]})
         write_json(tmp_path / "b" / "clip.mp4.json", {"0": [[0, 0, 3, 3]]})
@@ -345,7 +347,9 @@ class TestJson:
 
 
 class TestPlan:
-    def test_the_manifest_tells_the_name_and_the_digest(self, source: Path, detected: Samples, tmp_path: Path) -> None:
+    def test_the_manifest_records_the_name_and_the_digest(
+        self, source: Path, detected: Samples, tmp_path: Path
+    ) -> None:
         table = write_table(tmp_path / "boxes.csv", rows_of(detected))
         build(source, tmp_path / "out", boxes=str(table))
         generation = Layout(tmp_path / "out").load().generations[0]
@@ -360,14 +364,14 @@ class TestPlan:
             build(source, tmp_path / "out", boxes=str(moved))
 
     @pytest.mark.parametrize("options", [{"align": True}, {"landmarks": "68"}])
-    def test_what_needs_points_is_refused_without(
+    def test_options_that_need_points_are_refused_without_points(
         self, source: Path, detected: Samples, tmp_path: Path, options: dict[str, Any]
     ) -> None:
         boxes = write_json(tmp_path / "boxes.json", {"clip.mp4": frames_of(of(detected, "clip.mp4"))})
         with raises(UsageError, found="none"):
             build(source, tmp_path / "out", boxes=str(boxes), **options)
 
-    def test_a_file_that_is_not_there_or_of_another_kind(self, source: Path, tmp_path: Path) -> None:
+    def test_a_missing_file_or_one_of_another_kind(self, source: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="found nothing at"):
             build(source, tmp_path / "out", boxes=str(tmp_path / "none.csv"))
         (tmp_path / "boxes.txt").write_text("")

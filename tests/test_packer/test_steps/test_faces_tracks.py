@@ -9,7 +9,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import FAST_START, write_video
 from support.packed import check_whole, read_samples
 
@@ -77,7 +77,7 @@ def test_frames_without_the_kept_track_are_reported(tmp_path: Path, choose: str)
     rows += [{"frame": frame, **RIGHT, "track": -1} for frame in (5, 8)]
     found = build(tmp_path, rows, choose=choose)
     assert found == [(frame, 3) for frame in (3, 4, 5, 6, 7)]
-    skipped = {line["reason"]: line["frames"] for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+    skipped = {line["reason"]: line["frames"] for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
     reason = "no face of track 3, which is kept"
     assert skipped == {reason: [0, 1, 2, 8], "the boxes have no entry for it": [9]}
     assert Layout(tmp_path / "out").load().generations[0].counts.frames_without_sample == 5
@@ -166,7 +166,7 @@ def test_nothing_is_reported_where_no_track_is_asked_for_or_tracks_hold(
     assert frames["moves.mp4"] == frames["stays.mp4"]
 
 
-def test_where_every_frame_is_taken_the_advice_is_another_rule(tmp_path: Path, walkers: Path) -> None:
+def test_the_advice_differs_if_every_frame_is_sampled(tmp_path: Path, walkers: Path) -> None:
     """Five places in turn, far apart: when a face comes back, its track has ended."""
     rows = [json.loads(line) for line in walkers.read_text().splitlines()]
     for row in rows:
@@ -179,7 +179,7 @@ def test_where_every_frame_is_taken_the_advice_is_another_rule(tmp_path: Path, w
     ]
 
 
-def test_tracks_of_the_users_own_are_not_judged(tmp_path: Path, walkers: Path) -> None:
+def test_tracks_of_user_boxes_are_not_reported_as_broken(tmp_path: Path, walkers: Path) -> None:
     """Another person in every frame is what the boxes say, and no matter of sampling."""
     rows = [json.loads(line) for line in walkers.read_text().splitlines()]
     walkers.write_text("".join(json.dumps({**row, "track": row["frame"]}) + "\n" for row in rows))

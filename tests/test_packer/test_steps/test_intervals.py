@@ -106,7 +106,7 @@ def test_a_column_without_any_interval(videos: Path, tmp_path: Path, value: Any)
     ],
     ids=str,
 )
-def test_what_is_no_list_of_intervals_ends_the_build_before_it_begins(videos: Path, tmp_path: Path, value: Any) -> None:
+def test_invalid_intervals_end_the_build_before_packing(videos: Path, tmp_path: Path, value: Any) -> None:
     rows = [{"path": "a.mp4", "fake": []}, {"path": "b.mp4", "fake": value}]
     with raises(UsageError, expected="[[start, end], …] in seconds, start <= end (--intervals fake)") as caught:
         packer.build(rows, tmp_path / "out", root=videos, intervals="fake", engine="inline", progress=False)

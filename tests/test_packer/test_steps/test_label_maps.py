@@ -58,7 +58,7 @@ def test_label_maps_of_rows_keep_their_values(tmp_path: Path, encode: str) -> No
             assert np.array_equal(sample[name], row[name]), name
 
 
-def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
+def test_label_maps_of_custom_steps_keep_their_values(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
     for number in range(3):
         write_image(tmp_path / "in" / f"{number}.jpg", scene(number, (24, 18)))
@@ -68,7 +68,7 @@ def test_label_maps_of_own_steps_keep_their_values(tmp_path: Path) -> None:
         assert all(np.array_equal(sample["parts_image"][..., channel], expected) for channel in range(3))
 
 
-def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
+def test_label_maps_of_rows_are_not_averaged_without_also_resample(tmp_path: Path) -> None:
     rows = list(rows_of(label_maps(2)))
     with raises(UsageError, option="also_resample", found="neither"):
         build(rows, tmp_path / "out", size=9, **QUIET)
@@ -81,7 +81,7 @@ def test_label_maps_of_rows_are_not_averaged_because_nobody_said_so(tmp_path: Pa
     build(rows, tmp_path / "as it is", **QUIET)
 
 
-def test_maps_that_are_no_images_keep_to_the_nearest_pixel_whatever_is_said_of_images(tmp_path: Path) -> None:
+def test_maps_that_are_not_images_always_use_the_nearest_pixel(tmp_path: Path) -> None:
     maps = label_maps(2)
     rows = [{"image": scene(n, (24, 18)), "mask": labels, "deep_image": labels * 1.5} for n, labels in enumerate(maps)]
     rows[0]["small_mask"] = rows[1]["small_mask"] = np.arange(6).reshape(2, 3)  # not as large as the image
@@ -93,7 +93,7 @@ def test_maps_that_are_no_images_keep_to_the_nearest_pixel_whatever_is_said_of_i
         assert np.array_equal(sample["small_mask"], row["small_mask"])
 
 
-def test_label_maps_of_own_steps_are_not_averaged_because_nobody_said_so(tmp_path: Path) -> None:
+def test_label_maps_of_custom_steps_are_not_averaged_without_also_resample(tmp_path: Path) -> None:
     (tmp_path / "my_maps.py").write_text(STEP)
     write_image(tmp_path / "in" / "a.jpg", scene(0, (24, 18)))
     call = (tmp_path / "in", tmp_path / "out", "--steps", "decode,my_maps:add_map,resize", "--size", 9)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import read_jsonl
+from support.command import file_of, read_jsonl
 from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import photograph, write_image
 from support.packed import check_whole
@@ -19,7 +19,6 @@ from packer.recipe import Recipe
 from packer.steps.faces.frame import FrameFaces, MissingFaces
 from packer.steps.report import ItemReport
 from shardspec.errors import TooManyRejectsError
-from shardspec.layout import Layout
 
 RECIPE = Recipe(preset="faces")
 SEEN = re.compile(r"largest face (\d+) px \(score ([\d.]+)\)(?:, highest score ([\d.]+) \((\d+) px\))?\Z")
@@ -92,6 +91,6 @@ def test_frames_without_and_with_small_faces_have_a_line_each(tmp_path: Path) ->
     how: dict[str, Any] = {"every": 4, "min_face": 105, "parity": True, "max_rejects": 1.0}
     packer.build(tmp_path / "in", tmp_path / "out", preset="faces", engine="inline", progress=False, **how)
     check_whole(tmp_path / "out")
-    lines = read_jsonl(Layout(tmp_path / "out").rejects)
+    lines = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert [line["kind"] for line in lines] == ["frames", "frames"]
     assert {bool(SEEN.search(line["reason"])) for line in lines} == {False, True}

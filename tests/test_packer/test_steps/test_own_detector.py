@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.command import REPOSITORY, read_jsonl
+from support.command import REPOSITORY, file_of, read_jsonl
 from support.detectors import WEIGHTS
 from support.face_source import FACELESS_FRAMES, pair, views, write_frames
 from support.media import photograph, write_image
@@ -43,7 +43,7 @@ def same(found: Path, expected: Path) -> bool:
     return (
         [sample.keys() for sample in ours] == [sample.keys() for sample in theirs]
         and all(np.array_equal(a[name], b[name]) for a, b in zip(ours, theirs, strict=True) for name in a)
-        and (found / "rejects.jsonl").read_bytes() == (expected / "rejects.jsonl").read_bytes()
+        and file_of(found, "rejects.jsonl").read_bytes() == file_of(expected, "rejects.jsonl").read_bytes()
     )
 
 
@@ -119,7 +119,7 @@ class TestPlan:
             ("support.no_such_module:make", "no module"),
         ],
     )
-    def test_one_that_cannot_work_stops_the_build_before_it_is_planned(
+    def test_a_broken_detector_stops_the_build_before_planning(
         self, source: Path, tmp_path: Path, detector: str, message: str
     ) -> None:
         with pytest.raises(UsageError, match=message):
@@ -139,14 +139,14 @@ class TestPlan:
         ("Failing", "ZeroDivisionError: no light (detectors.py, line ", True),
     ],
 )
-def test_a_fault_of_it_rejects_the_item_and_names_both(
+def test_an_error_in_a_detector_rejects_the_item_and_names_both(
     tmp_path: Path, name: str, reason: str, shared: bool, leaks_allowed: None
 ) -> None:
     for number, picture in enumerate((np.zeros((64, 64, 3), np.uint8), photograph("astronaut"))):
         write_image(tmp_path / "in" / f"{number}.png", picture)
     how = {**QUIET, **({"engine": "processes", "workers": 1, "shared_detector": True} if shared else {})}
     packer.detect(tmp_path / "in", tmp_path / "out", detector=f"support.detectors:{name}", **how)
-    (reject,) = (line for line in read_jsonl(tmp_path / "out" / "rejects.jsonl") if line["kind"] == "item")
+    (reject,) = (line for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) if line["kind"] == "item")
     assert (reject["item"], reject["step"]) == ("1.png", "detect")
     assert reject["reason"].startswith(f"detector support.detectors:{name}: {reason}")
 
@@ -211,7 +211,7 @@ class TestCheck:
         with pytest.raises(BadDetectionsError, match=r"^detector my:make: expected "):
             self.check(returned)
 
-    def test_an_error_of_the_detector_is_no_bad_answer(self) -> None:
+    def test_an_error_in_the_detector_is_not_reported_as_a_bad_answer(self) -> None:
         """It may mean that the process is broken, such as a GPU after an illegal access."""
 
         def failing() -> Any:

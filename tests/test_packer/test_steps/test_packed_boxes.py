@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import environment, read_jsonl, run_packer
+from support.command import environment, file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.face_source import FACELESS_FRAMES, views, write_frames
 from support.media import photograph, write_image
@@ -61,7 +61,7 @@ def shards(out: Path) -> list[tuple[str, str]]:
 
 
 def rejects(out: Path) -> list[tuple[str, str, str, Any]]:
-    lines = read_jsonl(Layout(out).rejects)
+    lines = read_jsonl(file_of(out, "rejects.jsonl"))
     return [(line["kind"], line["item"], line["reason"], line.get("frames")) for line in lines]
 
 
@@ -178,7 +178,7 @@ class TestTheSameFaces:
         assert np.array_equal(back[~on_axis], stored[~on_axis])
         assert np.all(np.abs(back[on_axis] - stored[on_axis]) < 1e-9)
 
-    def test_a_forgery_takes_its_originals(self, tmp_path: Path) -> None:
+    def test_a_forgery_takes_the_boxes_of_its_original(self, tmp_path: Path) -> None:
         """Its file has another size, which is not compared, and its faces cannot be found."""
         frames = list(views(6))
         write_frames(tmp_path / "in" / "real.mp4", frames)
@@ -225,7 +225,7 @@ class TestDetect:
         assert rejects(detections) == []
         assert packer.verify(detections, deep=True, progress=False).ok
 
-    def test_parquet_is_a_table_for_anybody(self, source: Path, detections: Path, tmp_path: Path) -> None:
+    def test_boxes_in_parquet_are_a_table_for_other_tools(self, source: Path, detections: Path, tmp_path: Path) -> None:
         run_packer(
             "detect", source, tmp_path / "out", "--every", EVERY, "--format", "parquet", "--shared-detector", "--quiet"
         )
@@ -262,7 +262,7 @@ class TestDetect:
         assert shards(tmp_path / "out") == shards(detections)
         assert packer.detect(source, tmp_path / "out", **how).found_finished
 
-    def test_labels_and_columns_go_along(self, source: Path, tmp_path: Path) -> None:
+    def test_labels_and_columns_are_kept(self, source: Path, tmp_path: Path) -> None:
         rows = [{"path": "astronaut.png", "label": "real", "person": 7}]
         packer.detect(rows, tmp_path / "out", root=str(source), engine="inline", progress=False)
         (sample,) = read_samples(tmp_path / "out")
@@ -319,7 +319,7 @@ class TestWhatDoesNotMatch:
             assert result.unused_boxes == 2  # in frames 3 and 15; 9 has none
             assert "unused boxes: 2" in result.describe()
 
-    def test_items_on_either_side_alone(self, source: Path, crops: Path, tmp_path: Path) -> None:
+    def test_items_of_only_the_source_or_the_boxes(self, source: Path, crops: Path, tmp_path: Path) -> None:
         shutil.copytree(source, tmp_path / "in")
         (tmp_path / "in" / "pair.png").unlink()
         write_image(tmp_path / "in" / "more.png", photograph("astronaut"))
@@ -426,7 +426,7 @@ class TestWrong:
             ({"frame": -1}, "expected frames of 0 and more, found -1"),
         ],
     )
-    def test_values_that_cannot_be_cost_their_item_alone(
+    def test_impossible_values_reject_only_their_item(
         self, source: Path, tmp_path: Path, change: Mapping[str, Any], message: str
     ) -> None:
         self.write(tmp_path, [{}, {"source": "pair.png", **change}])

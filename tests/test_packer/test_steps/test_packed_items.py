@@ -37,7 +37,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_every_row_is_the_same_in_whatever_order_they_are_asked_for(
+def test_rows_do_not_depend_on_the_order_of_reading(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_faces(tmp_path, format=format, codec="png")
@@ -54,7 +54,7 @@ def test_every_row_is_the_same_in_whatever_order_they_are_asked_for(
     assert all(first + 1 == second for rows in reads for first, second in pairwise(rows))
 
 
-def test_what_a_step_writes_into_a_row_is_not_there_when_it_is_read_again(tmp_path: Path) -> None:
+def test_changes_of_a_row_by_a_step_are_gone_when_it_is_read_again(tmp_path: Path) -> None:
     write_faces(tmp_path, codec=None)
     items = PackedItems(Recipe())
     for row in (0, 1, 2):

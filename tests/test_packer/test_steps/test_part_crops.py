@@ -136,6 +136,6 @@ def test_the_size_scales_the_same_part(source: Path, tmp_path: Path) -> None:
         ({"crop": "mouth", "crop_per": "track"}, {"option": "crop_per", "hint": "choose track-median"}),
     ],
 )
-def test_what_does_not_go_together(options: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_incompatible_options(options: dict[str, Any], wrong: dict[str, Any]) -> None:
     with raises(UsageError, **wrong):
         packer.Recipe(**{"preset": "faces", **options})

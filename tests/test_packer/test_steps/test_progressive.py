@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from PIL import Image
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import photograph, write_image
 from support.packed import stored_images
 
@@ -62,25 +62,25 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_kept_ones_are_counted_and_reported(source: Path, tmp_path: Path) -> None:
+def test_kept_progressive_images_are_counted_and_reported(source: Path, tmp_path: Path) -> None:
     done = run_packer("build", source, tmp_path / "out", "--format", "npy", "--quiet", "--max-rejects", "100%")
     assert "2 of 4 images are progressive JPEGs, which take about three times" in done.stdout
     assert "--progressive baseline" in done.stdout
     assert stored_images(tmp_path / "out")[0] == (source / "a.jpg").read_bytes()
     assert Layout(tmp_path / "out").load().generations[-1].counts.progressive_jpegs == 2
-    lines = read_jsonl(tmp_path / "out" / "items.jsonl")
+    lines = read_jsonl(file_of(tmp_path / "out", "items.jsonl"))
     assert [line.get("progressive", 0) for line in lines] == [1, 0, 1, 0, 0]
     assert "2 progressive JPEGs" in run_packer("inspect", tmp_path / "out").stdout
 
 
-def test_images_that_are_encoded_anew_are_baseline_and_not_counted(source: Path, tmp_path: Path) -> None:
+def test_images_that_are_encoded_again_are_baseline_and_not_counted(source: Path, tmp_path: Path) -> None:
     result = build(source, tmp_path / "out", size=64, max_rejects=1.0, **OPTIONS)
     assert result.counts.progressive_jpegs == 0
     assert "progressive" not in result.describe()
     assert not any(map(is_progressive, stored_images(tmp_path / "out")))
 
 
-def test_a_split_counts_its_own(source: Path, tmp_path: Path) -> None:
+def test_a_split_counts_its_own_samples(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "out", max_rejects=1.0, **OPTIONS)
     run_packer("split", tmp_path / "out", tmp_path / "parts", "--by", "source", "--ratios", "x=0.5,y=0.5", "--seed", 0)
     for part in (tmp_path / "parts" / "x", tmp_path / "parts" / "y"):
@@ -141,7 +141,7 @@ class TestBaseline:
         images = stored_images(tmp_path / "out")
         assert not any(map(is_progressive, images))
         assert images[1] == (source / "b.jpg").read_bytes()
-        (reject,) = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+        (reject,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
         assert (reject["item"], reject["step"]) == ("e.jpg", "decode")
         generation = Layout(tmp_path / "out").load().generations[-1]
         assert generation.recipe["progressive"] == "baseline"
@@ -158,7 +158,7 @@ class TestBaseline:
         kept, made = open_dataset(tmp_path / "kept"), open_dataset(tmp_path / "out")
         assert all(np.array_equal(kept[row]["image"], made[row]["image"]) for row in range(len(kept)))
 
-    def test_what_baseline_cannot_code_stays(self, tmp_path: Path) -> None:
+    def test_images_without_a_baseline_form_stay_progressive(self, tmp_path: Path) -> None:
         """Quantisation steps of 16 bits: libjpeg would write an extended sequential file, which we refuse to keep."""
         fine = saved(61, 83, progressive=True)
         before = re.sub(rb"\xff\xdb\x00\x43([\x00\x01]).{64}", _coarse_table, fine, flags=re.DOTALL)
@@ -181,14 +181,14 @@ class TestBaseline:
                 build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
         result = build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
         assert result.resumed
-        assert [reject["item"] for reject in read_jsonl(tmp_path / "out" / "rejects.jsonl")] == ["e.jpg"]
+        assert [reject["item"] for reject in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))] == ["e.jpg"]
 
     def test_coefficients_that_cannot_be_read_are_a_reject(
         self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("jpeglib.DCTJPEG.load", _fail)
         build(source, tmp_path / "out", progressive="baseline", max_rejects=1.0, **OPTIONS)
-        reasons = read_jsonl(tmp_path / "out" / "rejects.jsonl")
+        reasons = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
         assert [reject["step"] for reject in reasons] == ["encode", "encode", "decode"]
         assert "--progressive keep" in reasons[0]["reason"]
 

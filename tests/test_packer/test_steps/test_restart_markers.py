@@ -10,7 +10,7 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.media import Picture, photograph, scene, write_image
 from support.packed import stored_images
 
@@ -52,7 +52,7 @@ def test_pixels_are_those_of_opencvs_encoder_with_markers_and_without(subsamplin
         assert np.array_equal(simplejpeg.decode_jpeg(found), simplejpeg.decode_jpeg(expected.tobytes()))
 
 
-def test_small_images_get_none() -> None:
+def test_small_images_get_no_restart_markers() -> None:
     assert [restart_interval(height, 400, "420") for height in (374, 375)] == [0, 5]
 
 
@@ -71,12 +71,12 @@ def test_a_build_marks_what_it_encodes_and_keeps_what_it_keeps(tmp_path: Path) -
     assert np.asarray(Image.open(BytesIO(encoded))).shape == (360, 480, 3)
 
 
-def test_a_image_that_cannot_be_jpeg_is_a_reject(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_a_jpeg_is_a_reject(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     write_image(source / "a.png", scene(0, (48, 36)))
     write_image(source / "b.png", np.zeros((1, 65_501, 3), np.uint8))
     options = ["--preset", "images", "--format", "npy", "--max-rejects", "50%", "--engine", "inline"]
     run_packer("build", source, out, *options, "--restart-markers")
-    (reject,) = read_jsonl(out / "rejects.jsonl")
+    (reject,) = read_jsonl(file_of(out, "rejects.jsonl"))
     assert (reject["item"], reject["step"]) == ("b.png", "encode")
     assert "cannot encode the image as JPEG" in reject["reason"]

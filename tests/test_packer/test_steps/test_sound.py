@@ -12,7 +12,7 @@ import av
 import numpy as np
 import pytest
 from support.builds import QUIET
-from support.command import read_jsonl
+from support.command import file_of, read_jsonl
 from support.errors import raises
 from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints, read_samples
@@ -79,7 +79,7 @@ def test_a_click_is_found_at_its_sample(tmp_path: Path, name: str, codec: str, r
     assert lengths(samples) == [640] * 50
     assert found.dtype == np.int16
     assert np.abs(found.astype(np.int64)).argmax() == (CLICK_S + offset) * RATE
-    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+    assert read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) == []
     # Before the sound begins there is none; an encoder may begin a little earlier.
     first = valid(samples).index(True)
     assert offset * 25 - 3 <= first <= offset * 25 + 1
@@ -127,11 +127,11 @@ def test_a_variable_rate(tmp_path: Path, sampling: dict[str, Any], suffix: str) 
 
 
 @pytest.mark.parametrize("options", [{}, {"audio": None, "resample_fps": 25.0}])
-def test_a_video_whose_frames_lie_weeks_apart_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_video_whose_frames_are_weeks_apart_is_rejected(tmp_path: Path, options: dict[str, Any]) -> None:
     write_talk(tmp_path / "in/far.mkv", codec="pcm_s16le", frames=3, stamps=[0, 40, 2 * 10**9])
     write_talk(tmp_path / "in/good.mkv", codec="pcm_s16le", frames=3)
     assert len(build(tmp_path / "in", tmp_path / "out", **options)) == 3
-    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert (line["kind"], line["item"]) == ("item", "far.mkv")
 
 
@@ -154,20 +154,20 @@ def test_a_gap_is_filled_and_reported(tmp_path: Path) -> None:
     assert not found[4200:7900].any()
     assert found[:4000].any()
     assert [n for n, known in enumerate(valid(samples)) if not known] == [*range(6, 13)]
-    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["kind"] == "damage"
     assert line["reason"] == "sound: 1 gap of 0.250 s filled with zeros, the first 0.250 s after the first frame"
 
 
-def shift_sound(source: Path, target: Path, by: float, jitter: float = 0.0) -> Path:
-    """A copy whose sound is later from 0.5 s on, in seconds, and whose timestamps are inexact."""
+def shift_sound(source: Path, target: Path, by: float, jitter: float = 0.0, after: float = 0.5) -> Path:
+    """A copy whose sound is later after a time, in seconds, and whose timestamps are inexact."""
     draw = random.Random(0)
     with av.open(str(source)) as whole, av.open(str(target), "w") as output:
         copies = {stream.index: output.add_stream_from_template(stream) for stream in whole.streams}
         for packet in whole.demux():
             if packet.size:
                 if packet.stream.type == "audio" and packet.pts > 0:
-                    late = (by if packet.pts * packet.time_base >= 0.5 else 0) + draw.uniform(-jitter, jitter)
+                    late = (by if packet.pts * packet.time_base >= after else 0) + draw.uniform(-jitter, jitter)
                     packet.pts = packet.dts = packet.pts + round(late / packet.time_base)
                 packet.stream = copies[packet.stream.index]
                 output.mux(packet)
@@ -182,7 +182,16 @@ def test_a_shift_of_less_than_a_frame_of_sound_is_followed(tmp_path: Path, suffi
     shift_sound(source, tmp_path / "in" / f"v{suffix}", by)
     found = joined(build(tmp_path / "in", tmp_path / "out"))
     assert abs(np.abs(found.astype(np.int64)).argmax() - (CLICK_S + by) * RATE) <= RATE // 1000
-    assert ("1 gap of" in str(read_jsonl(Layout(tmp_path / "out").rejects))) == (by > 0)
+    assert ("1 gap of" in str(read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")))) == (by > 0)
+
+
+def test_a_small_shift_soon_after_a_jump_is_followed(tmp_path: Path) -> None:
+    source = write_talk(tmp_path / "v.mkv", codec="pcm_s16le")
+    (tmp_path / "in").mkdir()
+    jumped = shift_sound(source, tmp_path / "jumped.mkv", 0.3, after=0.75)
+    shift_sound(jumped, tmp_path / "in" / "v.mkv", 0.008, after=0.85 + 0.3)
+    found = joined(build(tmp_path / "in", tmp_path / "out"))
+    assert abs(np.abs(found.astype(np.int64)).argmax() - (CLICK_S + 0.308) * RATE) <= RATE // 1000
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
@@ -192,18 +201,18 @@ def test_inexact_timestamps_do_not_cut_the_sound(tmp_path: Path, suffix: str) ->
     shift_sound(source, tmp_path / "in" / f"v{suffix}", 0, jitter=0.006)
     found = joined(build(tmp_path / "in", tmp_path / "out"))
     assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
-    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+    assert read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) == []
 
 
 @pytest.mark.parametrize("options", [{"movflags": "frag_keyframe+empty_moov"}, {"use_editlist": "0"}])
-def test_sound_that_begins_before_the_video_is_no_damage(tmp_path: Path, options: dict[str, str]) -> None:
+def test_sound_that_begins_before_the_video_is_not_damage(tmp_path: Path, options: dict[str, str]) -> None:
     path = write_talk(tmp_path / "in" / "v.mp4", options=options)
     with av.open(str(path)) as container:
         begin = next(container.decode(video=0)).time
     assert begin is not None
     assert begin > 0
     samples = build(tmp_path / "in", tmp_path / "out", resample_fps=25.0)
-    assert read_jsonl(Layout(tmp_path / "out").rejects) == []
+    assert read_jsonl(file_of(tmp_path / "out", "rejects.jsonl")) == []
     assert all(valid(samples)[:48])
 
 
@@ -224,7 +233,7 @@ def test_damaged_sound_is_reported_and_the_same_each_time(tmp_path: Path) -> Non
     # The noise that AAC's decoder makes depends on what it has decoded before.
     assert np.abs(found.astype(np.int64)).argmax() == CLICK_S * RATE
     assert not all(valid(samples))
-    (line,) = read_jsonl(Layout(tmp_path / "out").rejects)
+    (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["kind"] == "damage"
     assert "did not decode" in line["reason"]
     assert [int(sample["frame"]) for sample in samples] == [*range(50)]
@@ -288,7 +297,7 @@ def test_the_same_bytes_at_any_number_of_workers_and_after_a_resume(
 def test_items_without_sound_are_rejected_on_request(mixed: Path, tmp_path: Path) -> None:
     samples = build(mixed, tmp_path / "out", require_audio=True, **HOW)
     assert {str(sample["source"]) for sample in samples} == {"a.mp4", "b.mkv"}
-    rejects = {line["item"]: line["reason"] for line in read_jsonl(Layout(tmp_path / "out").rejects)}
+    rejects = {line["item"]: line["reason"] for line in read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))}
     expected = "expected sound, which --require-audio asks for, found "
     assert rejects == {
         "frames": f"{expected}a folder of frames",
@@ -304,7 +313,7 @@ def test_an_image_has_no_sound(tmp_path: Path, rate: float | None) -> None:
     assert valid(samples) == [False, True, True]
     assert lengths(samples) == [0 if rate is None else 640, 640, 640]
     build(tmp_path / "in", tmp_path / "rejects", require_audio=True)
-    (reject,) = read_jsonl(Layout(tmp_path / "rejects").rejects)
+    (reject,) = read_jsonl(file_of(tmp_path / "rejects", "rejects.jsonl"))
     assert reject["reason"] == "expected sound, which --require-audio asks for, found an image"
 
 
@@ -320,7 +329,7 @@ def test_the_schema_does_not_depend_on_what_comes_first(tmp_path: Path) -> None:
     assert before["audio"].shape == (None,)
 
 
-def test_sound_goes_along_with_every_face(tmp_path: Path) -> None:
+def test_every_face_keeps_the_sound_of_its_frame(tmp_path: Path) -> None:
     path = write_talk(tmp_path / "in" / "v.mp4", frames=10)
     rows = [
         {"path": path.name, "frame": n, "x0": x, "y0": 2, "x1": x + 24, "y1": 40} for n in range(10) for x in (2, 34)
@@ -361,7 +370,7 @@ def test_calls_that_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sampling", [{}, {"resample_fps": 50.0}])
-def test_a_track_is_heard_without_gaps(tmp_path: Path, sampling: dict[str, Any]) -> None:
+def test_the_sound_of_a_track_has_no_gaps(tmp_path: Path, sampling: dict[str, Any]) -> None:
     write_talk(tmp_path / "in" / "v.mkv", fps=30)
     samples = build(tmp_path / "in", tmp_path / "out", **sampling)
     dataset = BrowsedDataset(tmp_path / "out")

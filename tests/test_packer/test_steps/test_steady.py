@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.errors import raises
 from support.face_source import FACE, views, write_frames
 from support.faces import in_frame
@@ -32,7 +32,6 @@ from packer.steps.report import ItemReport
 from packer.vision.geometry.align import align_matrix, part_matrix
 from packer.vision.geometry.crop import crop_matrix
 from shardspec.errors import UsageError
-from shardspec.layout import Layout
 
 FRAMES, CUT = 40, 24
 SMOOTH, FILL = 5, 3
@@ -151,7 +150,7 @@ def test_tracks_end_at_a_cut_and_bridge_the_gaps_that_are_filled(samples: list[S
     assert {sample["image"].shape for sample in samples} == {(64, 64, 3)}
 
 
-def test_what_is_filled_in_is_marked(samples: list[Sample]) -> None:
+def test_interpolated_faces_are_marked(samples: list[Sample]) -> None:
     marked = {(int(s["track"]), int(s["frame"])): s for s in samples if s["interpolated"]}
     assert list(marked) == [(0, frame) for frame in (POINTLESS, *GAP)]
     assert [bool(s["landmarks_valid"]) for s in samples] == [not s["interpolated"] for s in samples]
@@ -286,7 +285,7 @@ def test_one_square_for_a_track(folder: Path, tmp_path: Path, per: str) -> None:
         assert not aligned[0][POINTLESS]["landmarks_valid"]
 
 
-def test_the_users_own_tracks_are_kept_and_not_mixed_over_a_cut(folder: Path, tmp_path: Path) -> None:
+def test_tracks_of_user_boxes_are_kept_and_not_smoothed_over_a_cut(folder: Path, tmp_path: Path) -> None:
     boxes = write_boxes(tmp_path / "boxes.jsonl", rows_of("a.mp4", (7, 3, -1)))
     tracks = by_track(build(folder, tmp_path / "out", boxes=str(boxes), smooth=SMOOTH, fill=FILL, align=True))
     assert {track: list(frames) for track, frames in tracks.items()} == {
@@ -301,7 +300,7 @@ def test_the_users_own_tracks_are_kept_and_not_mixed_over_a_cut(folder: Path, tm
 
 
 @pytest.mark.parametrize("per", ["track", "track-median"])
-def test_one_square_for_a_track_of_the_users_own(folder: Path, tmp_path: Path, per: str) -> None:
+def test_one_square_for_a_track_of_user_boxes(folder: Path, tmp_path: Path, per: str) -> None:
     """The tracks have gaps that are not filled here, and one has a cut."""
     boxes = write_boxes(tmp_path / "boxes.jsonl", rows_of("a.mp4", (7, 3, -1)))
     tracks = by_track(build(folder, tmp_path / "out", boxes=str(boxes), crop_per=per))
@@ -410,7 +409,7 @@ def test_frames_that_are_not_filled_are_reported(folder: Path, tmp_path: Path) -
     rows = [row for row in rows_of("a.mp4") if row["frame"] < 8 or row["frame"] > 35]
     boxes = write_boxes(tmp_path / "boxes.jsonl", rows)
     build(folder, tmp_path / "out", boxes=str(boxes), fill=FILL)
-    (line,) = map(json.loads, Layout(tmp_path / "out").rejects.read_text().splitlines())
+    (line,) = map(json.loads, file_of(tmp_path / "out", "rejects.jsonl").read_text().splitlines())
     assert line["frames"] == list(range(8, 36))
 
 
@@ -422,7 +421,7 @@ def test_frames_that_are_not_filled_are_reported(folder: Path, tmp_path: Path) -
         ({"preset": "images", "smooth": 5}, {"option": "smooth"}),
     ],
 )
-def test_what_has_no_meaning_is_refused(options: dict[str, Any], wrong: dict[str, Any]) -> None:
+def test_meaningless_options_are_refused(options: dict[str, Any], wrong: dict[str, Any]) -> None:
     with raises(UsageError, **wrong):
         packer.Recipe(**{"preset": "faces", **options})
 
@@ -432,7 +431,7 @@ def cuts(*frames: npt.NDArray[np.uint8]) -> list[bool]:
     return [differ(before, after) for before, after in pairwise(found)]
 
 
-def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
+def test_a_cut_is_another_scene_not_a_flash_or_movement() -> None:
     picture = cv2.resize(photograph("astronaut"), (640, 360))
     other = cv2.resize(photograph("coffee"), (640, 360))
     flash = np.clip(picture.astype(int) + 90, 0, 255).astype(np.uint8)
@@ -445,7 +444,7 @@ def test_a_cut_is_another_scene_and_no_flash_or_movement() -> None:
 
 
 @pytest.mark.parametrize("light", [0.5, 0.25, 0.1, 0.05])
-def test_scenes_are_told_apart_in_dark_footage(light: float) -> None:
+def test_scenes_are_distinguished_in_dark_footage(light: float) -> None:
     names = ("astronaut", "coffee", "chelsea", "rocket")
     found = [make_thumbnail((cv2.resize(photograph(name), (640, 360)) * light).astype(np.uint8)) for name in names]
     assert all(differ(before, after) for before, after in combinations(found, 2))
@@ -471,7 +470,7 @@ def test_an_empty_frame_is_no_cut_but_may_hide_one(value: int) -> None:
     assert shots(picture, empty, picture, empty, empty, empty, other, seconds=1) == [0] * 6 + [1]
 
 
-def test_a_change_that_is_gone_again_at_once_is_no_cut() -> None:
+def test_a_change_that_reverts_at_once_is_not_a_cut() -> None:
     a, b, c = (cv2.resize(photograph(name), (640, 360)) for name in ("astronaut", "coffee", "chelsea"))
     assert shots(a, a, b, a, a) == [0] * 5
     assert shots(a, a, b, c, a, a) == [0] * 6  # a flash that falls between two frames disturbs both

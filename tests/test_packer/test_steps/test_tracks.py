@@ -13,7 +13,7 @@ def follow(tracker, *frames):
     return [tracker.update(np.array(frame, np.float32).reshape(-1, 4)).tolist() for frame in frames]
 
 
-def test_faces_keep_their_numbers_whatever_their_order():
+def test_faces_keep_their_numbers_in_any_order():
     frames = [[box(0), box(300)], [box(310), box(10)], [box(20), box(320), box(600)], [box(600), box(20), box(330)]]
     assert follow(Tracker(), *frames) == [[0, 1], [1, 0], [0, 1, 2], [2, 0, 1]]
 
@@ -23,7 +23,7 @@ def test_a_face_may_move_by_its_width_and_no_more():
     assert follow(Tracker(), [box(0)], [box(60)]) == [[0], [1]]
 
 
-def test_a_gap_ends_a_track_after_so_many_sampled_frames():
+def test_a_gap_of_too_many_sampled_frames_ends_a_track():
     assert follow(Tracker(), [box(0)], [], [], [box(0)]) == [[0], [], [], [0]]
     assert follow(Tracker(), [box(0)], [], [], [], [box(0)]) == [[0], [], [], [], [1]]
 

@@ -104,7 +104,7 @@ def test_damage_is_found_as_by_the_decoder():
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", IMAGES[0][:40]])
-def test_what_is_no_whole_jpeg_is_left_to_the_decoder(content):
+def test_incomplete_jpegs_are_left_to_the_decoder(content):
     assert check_kept(content) is None
 
 

@@ -11,7 +11,7 @@ import av
 import av.logging
 import numpy as np
 import pytest
-from support.command import read_jsonl, run_packer
+from support.command import file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.fuzz import thirds
 from support.histories import Decoded, decode_apart
@@ -163,7 +163,7 @@ def decoded(
     )
 
 
-def test_damaged_videos_decode_the_same_after_any_history(
+def test_damaged_videos_decode_the_same_regardless_of_earlier_files(
     decoded: tuple[Decoded, Decoded, Decoded, list[str]],
 ) -> None:
     *histories, whole = decoded
@@ -313,7 +313,7 @@ def test_copies_of_a_damaged_video_are_packed_alike_by_any_number_of_workers(tmp
         copy, _, name = sample["source"].partition("-")
         frames.setdefault(name, {}).setdefault(copy, []).append((int(sample["frame"]), sample["image"].tobytes()))
     reasons: dict[str, dict[str, str]] = {}
-    for line in read_jsonl(tmp_path / "out3" / "rejects.jsonl"):
+    for line in read_jsonl(file_of(tmp_path / "out3", "rejects.jsonl")):
         copy, _, name = line["item"].partition("-")
         reasons.setdefault(name, {})[copy] = line["reason"]
     assert reasons

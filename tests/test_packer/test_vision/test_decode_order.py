@@ -83,7 +83,7 @@ def test_frames_of_a_packed_bitstream(tmp_path, b_frames):
     assert_numbered(pack_bitstream(plain, tmp_path / "packed.avi"))
 
 
-def test_mpeg4_images_that_are_not_coded_are_no_frames(tmp_path):
+def test_mpeg4_images_that_are_not_coded_are_not_frames(tmp_path):
     plain, path = write_numbered(tmp_path / "v.avi", codec="mpeg4", options={"bf": "0"}), tmp_path / "dropped.avi"
     with av.open(str(plain)) as source, av.open(str(path), "w") as output:
         copy = output.add_stream_from_template(source.streams.video[0])
@@ -187,7 +187,7 @@ def test_one_wrong_timestamp_of_a_program_stream_costs_no_frame_and_ends_with_it
         assert not len(wrong) or wrong[-1] - wrong[0] < 3
 
 
-def test_an_edit_list_that_leaves_out_frames_is_no_damage(tmp_path):
+def test_an_edit_list_that_leaves_out_frames_is_not_damage(tmp_path):
     path = write_numbered(tmp_path / "v.mp4", frames=60, options={"g": "30"})
     whole = bytearray(path.read_bytes())
     edits, movie, media = (whole.index(name) for name in (b"elst", b"mvhd", b"mdhd"))
@@ -212,7 +212,7 @@ def append_empty_chunks(content, count):
     return bytes(content)
 
 
-def test_empty_chunks_of_an_avi_are_dropped_frames_and_no_damage(tmp_path):
+def test_empty_chunks_of_an_avi_are_dropped_frames_not_damage(tmp_path):
     stamps = [0, 1, 2, 5, 6, 7, 10, 11, 15, 16]
     path = write_numbered(tmp_path / "v.avi", codec="mpeg4", frames=10, options={"bf": "0", "g": "4"}, stamps=stamps)
     whole = append_empty_chunks(path.read_bytes(), 3)

@@ -80,7 +80,7 @@ def test_the_pixels_are_opencvs(tmp_path, size, codec, suffix, pixels, matrix, f
         ("wmv2", ".wmv", {"g": "12"}),
     ],
 )
-def test_skipping_what_is_not_sampled_changes_neither_indices_nor_pixels(tmp_path, codec, suffix, options):
+def test_skipping_unsampled_frames_changes_neither_indices_nor_pixels(tmp_path, codec, suffix, options):
     path = write_video(tmp_path / f"v{suffix}", codec=codec, options=options)
     reference = opencv_frames(path)
     assert len(reference) == 40
@@ -134,7 +134,7 @@ def test_every_keyframe_of_open_groups_is_found_with_the_pixels_of_a_full_decode
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
-def test_where_intra_refresh_begins_is_no_keyframe(tmp_path, suffix):
+def test_the_start_of_intra_refresh_is_not_a_keyframe(tmp_path, suffix):
     options = {"x264-params": "keyint=12:intra-refresh=1:bframes=0"}
     path = write_video(tmp_path / f"v{suffix}", options=options, frames=60)
     with av.open(str(path)) as container:
@@ -174,7 +174,7 @@ def test_a_damaged_keyframe_is_left_out_and_counted(tmp_path):
     assert "1 sampled frame is damaged" in reader.damage
 
 
-def test_what_is_not_wanted_is_not_decoded(tmp_path, monkeypatch):
+def test_unwanted_frames_are_not_decoded(tmp_path, monkeypatch):
     path = write_video(tmp_path / "v.mp4", frames=60, options={"g": "30", "bf": "3", "b-pyramid": "none"})
     decoded = []
     original = VideoReader.__init__
@@ -211,7 +211,7 @@ def test_presentation_times_of_a_variable_rate(tmp_path):
     np.testing.assert_allclose([frame.time for frame in frames], np.array(stamps) / 1000, atol=1e-6)
 
 
-def test_times_begin_with_the_file_even_where_its_clock_does_not(tmp_path):
+def test_times_begin_at_zero_even_if_the_clock_of_the_file_does_not(tmp_path):
     path = write_video(tmp_path / "v.ts", frames=5, stamps=range(100, 105))
     with av.open(str(path)) as container:
         assert container.start_time > 1_000_000  # microseconds: a transport stream's clock starts anywhere
@@ -321,7 +321,7 @@ def test_the_display_matrix_is_applied(tmp_path, rotation, turn):
 @pytest.mark.parametrize(
     ("suffix", "share"), [(".mp4", 0.5), (".mp4", 0.8), (".mkv", 0.5), (".ts", 0.6), (".webm", 0.6)]
 )
-def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, share):
+def test_a_file_cut_midway_yields_the_frames_before_the_cut(tmp_path, suffix, share):
     codec = "libvpx-vp9" if suffix == ".webm" else "libx264"
     path = write_video(tmp_path / f"v{suffix}", codec=codec, container=MP4_INDEX_FIRST if suffix == ".mp4" else None)
     reference = opencv_frames(path)
@@ -336,7 +336,7 @@ def test_a_file_cut_midway_gives_what_lies_before_the_cut(tmp_path, suffix, shar
 
 @pytest.mark.parametrize(("suffix", "codec"), [(".mkv", "libx264"), (".mkv", "ffv1"), (".webm", "libvpx-vp9")])
 @pytest.mark.parametrize("kept", [18, 24])
-def test_a_few_frames_that_are_missing_at_the_end_of_matroska_are_reported(tmp_path, suffix, codec, kept):
+def test_frames_missing_at_the_end_of_matroska_are_reported(tmp_path, suffix, codec, kept):
     """Its duration is exact; a cut between two packets shows nowhere else."""
     path = write_video(tmp_path / f"v{suffix}", codec=codec, frames=30, options={})
     with av.open(str(path)) as container:
@@ -403,7 +403,7 @@ def test_damage_in_the_middle_costs_no_more_than_its_group_of_images(tmp_path):
     assert "damaged or missing" in reader.damage
 
 
-def test_what_cannot_be_opened_is_an_error(tmp_path):
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
     video = write_video(tmp_path / "v.mp4", frames=10).read_bytes()
     cut = tmp_path / "index at the end.mp4"
     cut.write_bytes(video[: len(video) // 2])
@@ -418,7 +418,7 @@ def test_what_cannot_be_opened_is_an_error(tmp_path):
         VideoReader(tmp_path / "none.mp4", EVERY_FRAME)
 
 
-def test_a_playlist_in_disguise_opens_nothing_else(tmp_path):
+def test_a_playlist_named_as_a_video_opens_no_other_file(tmp_path):
     write_video(tmp_path / "v.mp4", frames=5)
     for name, content in {
         "concat.mp4": "ffconcat version 1.0\nfile v.mp4\n",
@@ -443,7 +443,7 @@ def test_a_file_without_video_is_an_error(tmp_path):
         VideoReader(path, EVERY_FRAME)
 
 
-def test_a_cover_image_is_no_video(tmp_path):
+def test_a_cover_image_is_not_a_video(tmp_path):
     path = tmp_path / "cover.mp4"
     with av.open(str(path), "w") as output:
         sound, cover = output.add_stream("aac", rate=16000), output.add_stream("mjpeg", rate=1)
@@ -468,14 +468,14 @@ def test_frames_above_the_limit_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["with spaces 'and' \"quotes\".mp4", "new\nline.mp4", "ünï-日本.mp4", "50%,a=b:c.mp4"])
-def test_any_name_will_do(tmp_path, name):
+def test_any_file_name_can_be_decoded(tmp_path, name):
     source = write_video(tmp_path / "v.mp4", frames=3)
     path = tmp_path / name
     path.write_bytes(source.read_bytes())
     assert len(read(path)[0]) == 3
 
 
-def test_a_name_that_is_no_utf8(tmp_path):
+def test_a_name_that_is_not_utf8(tmp_path):
     source = write_video(tmp_path / "v.mp4", frames=3)
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.mp4")
     os.rename(source, path)  # noqa: PTH104 -- the name is the point

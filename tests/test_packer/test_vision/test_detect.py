@@ -45,7 +45,7 @@ def test_import_loads_no_heavy_library():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
-def test_openvino_needs_no_torch_and_calls_nobody():
+def test_openvino_needs_no_torch_and_sends_no_telemetry():
     code = (
         "import sys, threading; from packer.vision.detect import Detector; Detector(runtime='openvino');"
         "print(sorted({'torch', 'torchvision', 'mtcnn', 'joblib'} & set(sys.modules)),"
@@ -82,7 +82,7 @@ def test_left_is_the_viewers(detector):
         assert max(left_eye[1], right_eye[1]) < nose[1] < min(left_mouth[1], right_mouth[1])
 
 
-def test_a_frame_alone_and_in_any_company_gives_the_same_bytes(detector):
+def test_the_result_of_a_frame_does_not_depend_on_its_batch(detector):
     frames = [
         PORTRAIT,
         PORTRAIT[::2, ::2],
@@ -149,7 +149,7 @@ def test_tiny_and_narrow_frames_hold_no_face(detector, shape):
         (PORTRAIT[..., 0], ValueError, "one array"),
     ],
 )
-def test_refuses_what_is_no_rgb_frame(detector, frames, error, message):
+def test_refuses_arrays_that_are_not_rgb_frames(detector, frames, error, message):
     with pytest.raises(error, match=message):
         detector.detect(frames)
 
@@ -199,7 +199,7 @@ def test_auto_prefers_openvino_on_the_cpu():
     assert runtimes.resolve_runtime("auto", "cuda") == "torch"
 
 
-def test_description_is_json_and_names_what_decides(detector):
+def test_description_is_json_with_everything_that_affects_the_result(detector):
     description = detector.describe()
     assert json.loads(json.dumps(description)) == description
     assert description["weights"] == "mtcnn 1.0.0"
@@ -275,7 +275,7 @@ def test_threads_change_no_face():
     np.testing.assert_allclose(one.boxes, two.boxes, atol=0.05)
 
 
-def test_a_device_whose_memory_is_too_small_is_asked_again_in_pieces(monkeypatch):
+def test_images_too_large_for_a_device_are_sampled_in_pieces(monkeypatch):
     torch = pytest.importorskip("torch")
     torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
     detector = Detector(runtime="torch")
@@ -299,7 +299,7 @@ def test_a_device_whose_memory_is_too_small_is_asked_again_in_pieces(monkeypatch
     np.testing.assert_allclose(found.points, expected.points, atol=0.01)
 
 
-def test_a_users_settings_of_precision_stay_and_are_not_used():
+def test_precision_settings_of_the_caller_are_kept_and_not_used():
     torch = pytest.importorskip("torch")
     torch_runtime = pytest.importorskip("packer.vision.detect.torch_runtime")
     before = torch.get_float32_matmul_precision()
@@ -315,7 +315,7 @@ def test_a_users_settings_of_precision_stay_and_are_not_used():
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="needs openvino")
-def test_detectors_freed_in_the_order_of_their_making_leave_signals_alone():
+def test_detectors_freed_in_order_of_creation_leave_signals_alone():
     """OpenVINO's cores each set a signal stack; see ``packer.vision.openvino.core``."""
     script = """
 import signal

@@ -121,7 +121,7 @@ def in_thread(client: RemoteDetector, frames: list[Frame]) -> tuple[threading.Th
     return thread, found
 
 
-def test_what_is_found_comes_back_as_it_is(served: Served) -> None:
+def test_detections_are_returned_unchanged(served: Served) -> None:
     client = served.client()
     for frames in (
         [frame(2), frame(0), frame(3, 600, 801)],
@@ -173,7 +173,7 @@ def test_few_requests_are_received_at_a_time(served: Served) -> None:
     assert served.detector.requests == [[255], *[[1]] * (len(threads) - 1)]
 
 
-def test_an_answer_of_the_wrong_form_does_not_put_the_process_in_doubt(served: Served) -> None:
+def test_an_answer_of_the_wrong_form_blames_only_its_item(served: Served) -> None:
     with pytest.raises(ItemError, match=r"^detector x: expected scores$"):
         served.client().detect([frame(252)])
     assert served.detector.requests == [[252]]  # no further frame, to see whether the detector still works
@@ -207,7 +207,7 @@ def test_frames_for_which_there_is_no_memory_at_all_are_refused(served: Served) 
     assert len(served.client().detect([frame(6)]).boxes) == 6
 
 
-def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_may_die_during_a_request(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     with served.connect() as dying:
         dying.sendall(b'{"frames"')
     channel = Channel(served.connect())
@@ -224,7 +224,7 @@ def test_a_worker_that_dies_within_a_request_is_no_trouble(served: Served, capsy
     )
 
 
-def test_the_end_of_the_server_is_no_fault_of_the_item() -> None:
+def test_an_item_is_not_blamed_for_the_end_of_the_server() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     client = RemoteDetector(ours)

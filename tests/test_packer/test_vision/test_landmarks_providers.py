@@ -100,7 +100,7 @@ def test_points_that_contradict_the_five_are_not_valid(portraits):
     assert not valid
 
 
-def test_agreement_is_a_matter_of_eye_distances():
+def test_agreement_is_measured_in_eye_distances():
     five = MEAN_FIVE * 40 + 100
     near, far = five.copy(), five.copy()
     near[2] += (0.3 * 40, 0)
@@ -144,11 +144,11 @@ def test_the_mesh_looks_at_a_turned_head_and_not_at_what_it_faces(tmp_path, asid
         assert points[2, across] == pytest.approx((outline.min() + outline.max()) / 2, abs=0.1 * 40)
 
 
-def test_a_mesh_of_478_points_is_known_by_its_output(tmp_path):
+def test_a_mesh_of_478_points_is_recognised_by_its_output(tmp_path):
     assert make_provider("mesh", write_mesh(tmp_path / "mesh.xml", count=478, side=256)).layout == "478"
 
 
-def test_models_that_are_no_mesh_are_refused(tmp_path):
+def test_models_that_are_not_a_mesh_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--landmark-model FILE, found none"):
         make_provider("mesh")
     with pytest.raises(UsageError, match=r"expected a \.tflite file, found nothing at"):
@@ -162,7 +162,7 @@ def test_models_that_are_no_mesh_are_refused(tmp_path):
         make_provider("5", tmp_path / "bad.tflite")
 
 
-def test_kinds_are_known_by_name():
+def test_kinds_of_landmarks_are_found_by_name():
     assert list(KINDS) == ["5", "68", "mesh"]
     with pytest.raises(UsageError, match="unknown kind of landmarks '81': expected one of 5, 68, mesh"):
         make_provider("81")

@@ -29,7 +29,7 @@ def test_proportions_are_kept_to_the_nearest_pixel(height, width, size):
     assert abs(max(small.shape[:2]) - longer) <= 0.5
 
 
-def test_nothing_to_do_gives_the_same_object():
+def test_resizing_to_the_same_size_returns_the_same_object():
     assert resize_shorter(ROCKET, 427) is ROCKET
     assert resize_exact(ROCKET, (427, 640)) is ROCKET
 

@@ -13,7 +13,7 @@ from support.packed import check_whole
 
 import packer
 from packer import convert
-from packer.builds.parts import part
+from packer.assembly import piece_writer
 from packer.workspace import append_line, durable
 from shardspec.errors import BuildError
 from shardspec.formats import FORMATS
@@ -45,9 +45,9 @@ def test_what_the_shards_plan_goes_with_is_flushed_before_it(tmp_path: Path, mon
     check_whole(tmp_path / "out")
 
 
-def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[tuple[int, int]] = []
-    fsync, publish = os.fsync, part.publish
+    fsync, publish = os.fsync, piece_writer.publish
     parts = []
 
     def note_flush(descriptor: int) -> None:
@@ -61,7 +61,7 @@ def test_a_part_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
         return publish(attempt, path)
 
     monkeypatch.setattr(os, "fsync", note_flush)
-    monkeypatch.setattr(part, "publish", note_part)
+    monkeypatch.setattr(piece_writer, "publish", note_part)
     write_images(tmp_path / "in", ["a.png"])
     packer.build(tmp_path / "in", tmp_path / "out", engine="inline", progress=False)
     assert parts == [True]

@@ -19,8 +19,7 @@ from support.packed import check_whole
 
 import packer
 from packer.workspace import Workspace, lock
-from packer.workspace.agents import Claims
-from packer.workspace.leases import Agent, lease_s, process_mark, read_agents, record_of, watched_s
+from packer.workspace.holder import Holder, lease_s, process_mark
 from packer.workspace.lock import FolderLock
 from shardspec.errors import BuildLockedError, UsageError
 
@@ -65,11 +64,18 @@ def hold(space: Workspace, said: list[str] | None = None) -> FolderLock:
 
 
 def claim(space: Workspace, *, process: str = OTHERS, attempt: int = 1, lease_s: float = 0.5) -> None:
-    """Leave the claim and the lease of another process, which renews nothing."""
-    other = Agent(f"other-{attempt}", process=process, lease_s=lease_s)
+    """Leave the lease of another process, which renews nothing."""
     space.leases.mkdir(exist_ok=True)
-    other.write(record_of(space.leases, other.name))
-    (space.leases / f"folder-000000.{attempt}").write_text(other.name)
+    Holder(f"other-{attempt}", process=process, lease_s=lease_s).write(lease_of(space, attempt))
+
+
+def lease_of(space: Workspace, attempt: int) -> Path:
+    return space.leases / f"{attempt:06d}"
+
+
+def in_force(space: Workspace) -> Holder | None:
+    """The record of the last lease."""
+    return Holder.read(max(space.leases.iterdir()))
 
 
 def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
@@ -101,7 +107,7 @@ def test_a_second_build_says_who_is_at_work(tmp_path: Path) -> None:
         assert "\x1b" not in text
         for data in (b"", b"[]", b"{", b"\xff" * 10_000, b"[" * 5000):
             space.holder.write_bytes(data)
-            assert Agent.read(space.holder) is None
+            assert Holder.read(space.holder) is None
         assert "its process is unknown" in run_packer("build", source, tmp_path / "out", "--quiet", expect=None).stderr
         holder.communicate("\n")
     run_packer("build", source, tmp_path / "out", "--quiet")
@@ -124,20 +130,24 @@ def test_a_lock_that_is_not_kept_is_recognised(space: Workspace, monkeypatch: py
         hold(space)
     first.release()
     hold(space).release()
-    assert not read_agents(space.leases)
+    found = in_force(space)
+    assert found is not None
+    assert found.ended
 
 
 @pytest.mark.usefixtures("shared")
 def test_a_lease_of_a_host_that_is_gone_is_waited_for_and_taken_over(space: Workspace) -> None:
     claim(space, lease_s=1)
-    Agent("n7", host="n7", node="n7", pid=7, command="packer build").write(space.holder)
+    Holder("n7", host="n7", node="n7", pid=7, command="packer build").write(space.holder)
     said: list[str] = []
     held = hold(space, said)
     assert "process 7 on n7, since 1970-01-01 00:00:00: packer build" in said[0]
     assert "waiting up to 1 s" in said[0]
     held.check()
     held.release()
-    assert [agent.name for agent in read_agents(space.leases).values()] == ["other-1"]
+    found = in_force(space)
+    assert found is not None
+    assert found.ended
     hold(space).release()
 
 
@@ -155,22 +165,23 @@ def test_a_holder_on_this_machine_that_is_dead_is_not_waited_for(space: Workspac
 def test_a_lease_without_a_record_expires(space: Workspace, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setenv("PACKER_LEASE_S", "0.5")
     claim(space)
-    record_of(space.leases, "other-1").write_bytes(data)
-    (space.leases / "folder-000000.1").write_bytes(data)
+    lease_of(space, 1).write_bytes(data)
     hold(space).release()
 
 
 @pytest.mark.usefixtures("shared")
 def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Claims.take
+    really_open = os.open
 
-    def second(claims: Claims, number: int) -> bool:
-        claim(space, attempt=2)
-        return take(claims, number)
+    def second(path: Any, flags: int, *more: Any) -> int:
+        """Another process creates the file just before this one."""
+        if flags & os.O_EXCL and Path(path) == lease_of(space, 2):
+            claim(space, attempt=2)
+        return really_open(path, flags, *more)
 
     claim(space)
     with monkeypatch.context() as patch:
-        patch.setattr(Claims, "take", second)
+        patch.setattr(os, "open", second)
         with pytest.raises(BuildLockedError, match="another build is at work in this folder"):
             hold(space)
     held = hold(space)
@@ -179,7 +190,7 @@ def test_of_two_that_take_a_lease_over_one_has_it(space: Workspace, monkeypatch:
     with pytest.raises(BuildLockedError, match="taken over this folder"):
         held.check(at_once=True)
     held.release()
-    assert (space.leases / "folder-000000.4").exists(), "the claim of the successor stays"
+    assert lease_of(space, 4).exists(), "the lease of the successor stays"
 
 
 @pytest.mark.usefixtures("shared")
@@ -195,7 +206,7 @@ def test_a_build_that_was_taken_over_does_nothing_more(tmp_path: Path, monkeypat
 
     with pytest.raises(BuildLockedError, match="another build has taken over this folder"):
         packer.build(source, tmp_path / "out", engine="inline", progress=Listener(succeed))
-    assert (space.leases / "folder-000000.2").exists(), "the claim of the successor stays"
+    assert lease_of(space, 2).exists(), "the lease of the successor stays"
     assert space.plan.exists()
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -209,13 +220,11 @@ def test_on_a_local_disk_there_is_no_lease(space: Workspace) -> None:
 
 
 def test_leases_are_longer_than_what_a_shared_file_system_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of builds and those of agents; and who was stopped, takes no other for dead when they go on."""
     for wrong in ("", "soon", "nan", "inf", "0", "-1"):
         monkeypatch.setenv("PACKER_LEASE_S", wrong)
-        assert lease_s() == Agent("n1").lease_s == Agent.here().lease_s == 90
+        assert lease_s() == Holder("n1").lease_s == Holder.here().lease_s == 90
     monkeypatch.setenv("PACKER_LEASE_S", "6")
-    assert lease_s() == Agent.here().lease_s == 6
-    assert (watched_s(3600, 6), watched_s(0.5, 6)) == (1, 0.5)
+    assert lease_s() == Holder.here().lease_s == 6
 
 
 def test_a_build_of_another_user_is_named() -> None:
@@ -224,7 +233,7 @@ def test_a_build_of_another_user_is_named() -> None:
         space = Workspace(Path(folder) / "out" / ".build")
         space.create()
         space.lock.touch()
-        Agent("n5", host="here", node="here", pid=5, command="packer build a out").write(space.holder)
+        Holder("n5", host="here", node="here", pid=5, command="packer build a out").write(space.holder)
         command = [sys.executable, "-c", AS_ANOTHER, str(space.root)]
         said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
         assert f"{space.out}: the build in this folder belongs to {space.lock.owner()} (process 5 on here" in said

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.builds import write_images
-from support.command import run_packer
+from support.command import file_of, run_packer
 from support.listeners import StopError, stop_when
 from support.packed import check_whole
 
@@ -74,4 +74,4 @@ def test_what_never_comes_is_named_with_host_and_mount(tmp_path: Path, monkeypat
         wait_for(tmp_path / "never", limit_s=0.05)
     assert "same command again" in str(caught.value)
     with pytest.raises(BuildError, match=r"items\.jsonl: cannot be read on host"), reading():
-        (tmp_path / "items.jsonl").read_bytes()
+        file_of(tmp_path, "items.jsonl").read_bytes()

@@ -18,7 +18,7 @@ from support.shared_fs import STALE_S, SharedFolder, as_host, missing, shared_fo
 from support.steps import HOLD
 
 from packer.builds.planning.plan import TASK_ITEMS
-from packer.jobs.plan import Unit
+from packer.jobs.plan import Tasks, Unit
 from packer.jobs.worker import open_work
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
@@ -92,7 +92,7 @@ def wait_until_finished(real: Path, again: Callable[[], "subprocess.Popen[str]"]
     wait_for("the dataset", (real / "manifest.json").exists)
     time.sleep(SEEN_S)
     if (real / ".build").exists():
-        assert {path.name for path in (real / ".build").iterdir()} <= {"plan.json", "array.json", "holder.json"}
+        assert {path.name for path in (real / ".build").iterdir()} <= {"plan.json", "holder.json"}
         build = again()
         _, said = build.communicate(timeout=LEASE_S * 4)
         assert not build.returncode, said
@@ -114,17 +114,15 @@ def test_builds_of_two_hosts_in_one_folder(
     # A worker of another host: what it makes is seen by the first one in the end.
     plan = json.loads((real / ".build" / "plan.json").read_bytes())
     space = Workspace(first / ".build").of_plan(plan["fingerprint"])
-    last = len(plan["tasks"]) // 3 - 1
+    last = len(Tasks.from_json(plan["tasks"])) - 1
     assert not space.part(last).exists()
-    work = open_work(Workspace(second / ".build", owner="n2").of_plan(plan["fingerprint"]), StepResources())
+    work = open_work(Workspace(second / ".build").of_plan(plan["fingerprint"]).of_owner("n2"), StepResources())
     work.run(Unit("task", last), {}, lambda *_: None)
     work.close()
     wait_for_file(space.part(last))
 
     at_work = start(source, first)
-    wait_for(
-        "a lease", lambda: list((real / ".build").glob("leases/folder-*")) or at_work.poll() is not None, pause_s=0.05
-    )
+    wait_for("a lease", lambda: list((real / ".build").glob("leases/0*")) or at_work.poll() is not None, pause_s=0.05)
     time.sleep(SEEN_S)  # while a mount remembers that there was no lease, it lets a second build make one
     other = start(source, second, *as_host("n2"))
     said = other.communicate(timeout=LEASE_S * 4)[1]
@@ -142,26 +140,19 @@ def test_builds_of_two_hosts_in_one_folder(
     assert fingerprints(real) == whole
 
 
-def test_agents_of_two_hosts_share_a_build(
-    source: Path, whole: dict[str, str], shared: SharedFolder, start: Start
-) -> None:
-    """What one has claimed or done, the other sees late: some work is done twice, and the first result counts."""
-    real, first, second = (folder / "out" for folder in shared)
+def test_two_hosts_pack_the_shares_of_a_build(source: Path, whole: dict[str, str], shared: SharedFolder) -> None:
+    """What one has done, the other sees late: the second share waits for the plan of the first."""
+    real, first, second = (folder / "pieces" for folder in shared)
     env = environment(python_path=TESTS, PACKER_LEASE_S=str(LEASE_S))
-    run_packer("submit", source, first, *OPTIONS, *HELD, env=env)
-    time.sleep(SEEN_S)
-    words = ("--workers", "1", "--quiet")
     with ExitStack() as stack:
-        agents = []
-        for out, host in ((first, ()), (second, as_host("n2"))):
-            command = [*host, *arguments("work", out, *words)]
-            agents.append(stack.enter_context(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)))
-            stack.callback(agents[-1].kill)
-        for agent in agents:
-            said = agent.communicate(timeout=LEASE_S * 4)[1]
-            assert not agent.returncode, said
+        shares = []
+        for number, out, host in ((1, first, ()), (2, second, as_host("n2"))):
+            command = [*host, *arguments("build", source, out, *OPTIONS, *HELD, "--share", f"{number}/2")]
+            shares.append(stack.enter_context(subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)))
+            stack.callback(shares[-1].kill)
+        for one in shares:
+            said = one.communicate(timeout=LEASE_S * 4)[1]
+            assert not one.returncode, said
     time.sleep(SEEN_S)
-    run_packer("build", source, first, *OPTIONS, *HELD, env=env)
-    wait_until_finished(real, lambda: start(source, first))
-    check_whole(real)
-    assert fingerprints(real) == whole
+    run_packer("merge", first, real.with_name("out"), "--quiet", env=env)
+    assert fingerprints(real.with_name("out")) == whole

@@ -48,7 +48,7 @@ def test_images_are_in_the_range_that_each_module_expects(begin, change):
 
 
 @pytest.mark.parametrize("image", [lambda image: image, lambda image: image.float(), lambda image: image.float() / 255])
-def test_images_that_come_floating_are_looked_at(image):
+def test_the_range_of_floating_images_is_detected(image):
     batch, chain = batch_of(), BatchCompose([BatchFlip(p=0), SAME, BatchNormalize()])
     if batch["image"].dtype == image(batch["image"]).dtype:
         chain = BatchCompose([BatchFlip(p=0), BatchNormalize()])
@@ -65,14 +65,14 @@ def test_normalised_images_are_neither_normalised_again_nor_cut_off(begin, end):
         BatchCompose([begin, end])(batch_of())
 
 
-def test_a_module_that_takes_no_uint8_is_refused_with_the_way():
+def test_a_module_that_takes_no_uint8_is_refused_with_the_cure():
     with pytest.raises(
         UsageError, match=r"UnitColours failed with .*put BatchNormalize\(\(0, 0, 0\), \(1, 1, 1\)\) befo"
     ):
         BatchCompose([BatchFlip(), UnitColours(), BatchNormalize()])(batch_of())
 
 
-def test_functions_get_the_image_alone():
+def test_functions_get_only_the_image():
     chain = BatchCompose([BatchFlip(p=0), lambda image: image // 2])
     assert torch.equal(chain(batch_of())["image"], batch_of()["image"] // 2)
     with raises(UsageError, place="BatchCompose", found="int"):
@@ -95,7 +95,7 @@ def test_draws_of_other_modules_depend_on_the_seeds_alone(noise):
 @pytest.mark.parametrize(
     "once", [v2.ColorJitter(0.2), v2.RandomErasing(1.0), K.RandomHorizontalFlip(same_on_batch=True)]
 )
-def test_what_draws_once_for_a_batch_says_so_once(once):
+def test_a_module_that_draws_once_for_a_batch_warns_once(once):
     chain = BatchCompose([TO_UNIT, once])
     with pytest.warns(UserWarning, match=r"draws once for all images of a batch; to draw for each, (give|leave)"):
         chain(batch_of(), SEEDS)
@@ -109,7 +109,7 @@ def test_values_that_are_made_floating_alone_are_normalised():
         torch.testing.assert_close(chain(batch)["image"], BatchNormalize()(batch)["image"])
 
 
-def test_a_chain_in_a_chain_is_part_of_it():
+def test_modules_of_a_nested_chain_draw_by_their_places_in_the_whole_chain():
     """Its modules draw by their places in the whole chain."""
     noise, gray = v2.GaussianNoise(clip=False), {"image": torch.full((3, 3, 8, 8), 0.5)}
     first, second, nested = (
@@ -153,7 +153,7 @@ def test_normalised_images_without_a_value_below_0_count_as_normalised(normalize
         BatchCompose([TO_UNIT, normalize, BatchNormalize()])(batch)
 
 
-def test_what_is_turned_back_from_normalised_images_may_be_normalised():
+def test_denormalised_images_may_be_normalised():
     mean, std = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
     back = BatchCompose([BatchNormalize(), K.Denormalize(mean, std), BatchNormalize()])
     expected = BatchNormalize()(batch_of())["image"]

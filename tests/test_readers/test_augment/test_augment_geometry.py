@@ -100,7 +100,7 @@ def test_a_jitter_that_does_nothing_keeps_every_pixel():
     assert not np.shares_memory(same["image"], sample["image"])
 
 
-def test_all_results_have_one_size_where_a_size_is_asked_for():
+def test_all_results_have_the_requested_size():
     transform = CropJitter(size=96, p=0.5)
     shapes = {transform(face_sample(), sample_rng(0, 0, row))["image"].shape for row in range(20)}
     assert shapes == {(96, 96, 3)}

@@ -136,7 +136,7 @@ def is_mirrored(image: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(("adapter", "transform", "bent"), EVERY)
-def test_everything_lies_where_the_image_shows_what_it_marked(adapter, transform, bent):
+def test_geometry_stays_on_the_marked_pixels(adapter, transform, bent):
     adapted, seen = adapter(transform), 0
     for row in range(3):
         sample = painted(bent)
@@ -208,7 +208,7 @@ def test_a_small_mirror_image_is_mirrored_too(shrink):
     "scale",
     [A.RandomScale((0.3, 0.5), p=1), A.RandomScale((-0.6, -0.3), p=1), A.LongestMaxSize(65), A.SmallestMaxSize(65)],
 )
-def test_points_go_to_the_end_of_a_image_of_whole_pixels(scale):
+def test_points_reach_the_end_of_an_image_of_whole_pixels(scale):
     """Sides are rounded, so they grow by other numbers than the one that was drawn: half a pixel, at the far end."""
     found = Albumentations([scale])(painted(STRAIGHT), sample_rng(0, 0, 0))
     height, width = found["image"].shape[:2]
@@ -223,7 +223,7 @@ def test_points_go_to_the_end_of_a_image_of_whole_pixels(scale):
         Albumentations([A.Erasing((0.5, 0.5), (1, 1), p=1)]),
     ],
 )
-def test_what_is_painted_over_keeps_its_mask(paint):
+def test_painted_areas_keep_their_mask(paint):
     sample = painted(STRAIGHT)
     found = paint(sample, sample_rng(0, 0, 0))
     assert (found["image"][..., 2] == 0).mean() > 0.4
@@ -302,7 +302,7 @@ def test_points_outside_the_image_are_kept(crop):
 
 
 @pytest.mark.parametrize("bend", [Torchvision(v2.ElasticTransform()), Albumentations([A.ElasticTransform(p=1)])])
-def test_points_far_away_and_nowhere_do_not_stop_a_bend(bend):
+def test_far_and_nan_points_do_not_stop_an_elastic_transform(bend):
     sample = face_sample()
     del sample["matrix"]
     points = np.array([[np.nan, 3], [1e9, -1e9], [-40, 300], [50, 60], [np.inf, 0]], np.float32)
@@ -312,7 +312,7 @@ def test_points_far_away_and_nowhere_do_not_stop_a_bend(bend):
 
 
 @pytest.mark.parametrize("adapted", [Torchvision(v2.RandomInvert(1.0)), Albumentations([A.InvertImg(p=1)])])
-def test_colours_leave_all_else_as_it_is(adapted):
+def test_colour_transforms_change_only_the_image(adapted):
     sample = face_sample()
     found = adapted(sample, sample_rng(0, 0, 0))
     assert np.array_equal(found["image"], 255 - sample["image"])
@@ -369,7 +369,7 @@ def test_masks_of_any_dtype_keep_their_values():
         (Albumentations([A.GridDistortion(p=1)]), "this pipeline bends the image"),
     ],
 )
-def test_what_cannot_move_this_sample_is_refused(adapted, message):
+def test_transforms_that_cannot_move_a_field_are_refused(adapted, message):
     sample = face_sample()
     if "SanitizeKeyPoints" in message:
         sample["landmarks"] = sample["landmarks"] - 100
@@ -407,7 +407,7 @@ BARE = [
 
 
 @pytest.mark.parametrize(("bare", "line"), BARE)
-def test_a_bare_transform_of_a_library_is_answered_with_the_line_that_works(raw_path, bare, line):
+def test_the_error_for_a_bare_library_transform_shows_a_working_line(raw_path, bare, line):
     dataset = open_dataset(raw_path)
     for use, begin in (
         (lambda: open_dataset(raw_path, transform=bare), "transform="),
@@ -425,7 +425,7 @@ def test_a_bare_transform_of_a_library_is_answered_with_the_line_that_works(raw_
     ("bare", "listed"),
     [(K.RandomAffine(15.0), "[K.RandomAffine(…)]"), (torch.nn.Sequential(K.RandomInvert()), "[…]")],
 )
-def test_a_bare_augmentation_of_kornia_is_sent_to_the_batches(raw_path, bare, listed):
+def test_the_error_for_a_bare_kornia_augmentation_advises_batches(raw_path, bare, listed):
     with raises(UsageError, hint=f"write batch_transform=readers.augment.BatchCompose({listed})"):
         open_dataset(raw_path, transform=bare)
 
@@ -439,7 +439,7 @@ def test_a_bare_augmentation_of_kornia_is_sent_to_the_batches(raw_path, bare, li
         (A.HorizontalFlip(), "sample_transform=readers.augment.Albumentations([A.HorizontalFlip(…)])"),
     ],
 )
-def test_a_bare_module_for_batches_is_answered_with_the_line_that_works(raw_path, bare, line):
+def test_the_error_for_a_bare_module_for_batches_shows_a_working_line(raw_path, bare, line):
     with raises(UsageError, option="batch_transform", hint=f"write {line}"):
         Loader(open_dataset(raw_path), 4, batch_transform=bare)
 

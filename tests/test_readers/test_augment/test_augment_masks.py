@@ -90,7 +90,7 @@ def test_labels_of_any_dtype_are_picked_as_they_are(dtype, size):
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
-def test_a_pipeline_gives_labels_back_in_their_dtype(dtype):
+def test_a_pipeline_keeps_the_dtype_of_labels(dtype):
     rotate = Albumentations([A.Affine(rotate=(20, 40), p=1)])
     sample = {"image": places()["image"], "mask": np.arange(_INNER**2, dtype=dtype).reshape(_INNER, _INNER)}
     found = rotate(sample, sample_rng(0, 0, 0))["mask"]
@@ -171,7 +171,7 @@ def test_named_masks_are_those_that_move(make):
         (["small_image"], r"expected 'small_image' .*found uint8 \(8, 8, 3\)"),
     ],
 )
-def test_a_named_mask_that_is_none_is_refused(masks, message):
+def test_a_named_mask_that_is_not_a_mask_is_refused(masks, message):
     rng, sample = sample_rng(0, 0, 0), places()
     batch = {"image": torch.zeros(2, 3, 200, 200), "mask_image": torch.zeros(2, 3, 200, 200)}
     chain = (HorizontalFlip(1, masks), CropJitter(masks=masks), Albumentations([A.HorizontalFlip()], masks))
@@ -186,7 +186,7 @@ def test_a_named_mask_that_is_none_is_refused(masks, message):
 
 
 @pytest.mark.parametrize("masks", ["mask", 5, [5]])
-def test_what_is_no_list_of_names_is_refused(masks):
+def test_masks_that_are_not_a_list_of_names_are_refused(masks):
     makes = (HorizontalFlip, DropRegion, BatchFlip, lambda masks: BatchCrop(9, masks=masks))
     for make in (*makes, lambda masks: Albumentations([A.HorizontalFlip()], masks)):
         with pytest.raises(UsageError, match="expected masks to be a list of names, or None"):

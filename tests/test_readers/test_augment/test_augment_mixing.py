@@ -102,7 +102,7 @@ def test_a_loader_repeats_them(images, mix):
 
 @pytest.mark.parametrize("module", [BatchMixUp(4, 0.5, p=0.8), BatchCutMix(4)], ids=["mixup", "cutmix"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
-def test_the_way_of_mixing_makes_no_difference(module, dtype, monkeypatch):
+def test_all_ways_of_mixing_agree(module, dtype, monkeypatch):
     """Row by row as on the CPU, in the batch's own memory as in the Loader's threads, and at once as on a GPU."""
     seeds = torch.arange(6)
     one, own = module(batch(dtype=dtype), seeds), module.forward_(batch(dtype=dtype), seeds)
@@ -122,7 +122,7 @@ class Threads(BatchMixUp):
         return super().forward_(batch, seeds)
 
 
-def test_the_loaders_threads_mix_and_a_resumed_epoch_goes_on_alike(images):
+def test_mixing_in_the_threads_of_a_loader_repeats_after_a_resume(images):
     mix = Threads(5)
     chain, later = BatchCompose([BatchFlip(), mix]), BatchCompose([mix, torch.nn.Identity()])
     dataset = open_dataset(images, transform=Normalize())

@@ -139,7 +139,7 @@ def test_points_that_are_not_valid_are_left_alone(transform):
 
 
 @pytest.mark.parametrize("make", [DropRegion, BlackoutHull, KeepHull, LandmarkCutout])
-def test_masks_are_painted_where_the_image_is_if_asked(make):
+def test_masks_are_painted_like_the_image_on_request(make):
     sample = face_sample() | {"weight": np.ones((SIZE, SIZE), np.float32)}
     transform = make(p=1, fill=FILL, fill_mask=9, masks=["mask", "weight"])
     result = transform(sample, sample_rng(1, 2, 3))

@@ -215,7 +215,7 @@ def recipe(dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_chain_is_what_its_transforms_give_one_by_one(dtype):
+def test_a_chain_equals_its_transforms_one_by_one(dtype):
     sample = face_sample()
     before = pickle.dumps(sample)
     chain = pickle.loads(pickle.dumps(Compose(recipe(dtype))))
@@ -231,7 +231,7 @@ def test_a_chain_is_what_its_transforms_give_one_by_one(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_chain_writes_its_numbers_where_the_batch_is(dtype):
+def test_a_chain_writes_its_result_into_the_memory_of_the_batch(dtype):
     sample = face_sample()
     chain = Compose(recipe(dtype))
     for row in range(8):

@@ -49,7 +49,7 @@ def test_each_change_is_torchvisions(name):
                 assert off.max() <= (name in ("Color", "Contrast", "Sharpness")), magnitude
 
 
-def test_what_comes_from_outside_has_the_fill():
+def test_areas_from_outside_the_image_get_the_fill():
     found = RandAugment(fill=(1, 2, 3)).apply({"image": photo()}, (("Rotate", 30.0),))["image"]
     assert (np.abs(found - theirs(photo(), "Rotate", 30.0, fill=[1, 2, 3])) > 0).any(-1).mean() < 0.003
     assert found[0, 0].tolist() == [1, 2, 3]

@@ -81,7 +81,7 @@ def expected():
     return [digest(transform(face_sample("68", seed=row), sample_rng(5, 2, row))) for row in ROWS]
 
 
-def test_every_sample_differs_and_comes_again(expected):
+def test_every_sample_differs_and_repeats(expected):
     assert len(set(expected)) == len(expected)
     assert [digest_of(row) for row in reversed(ROWS)] == expected[::-1]
 
@@ -98,7 +98,7 @@ def test_one_object_serves_many_threads_and_so_do_its_copies(expected):
             assert list(pool.map(run, ROWS)) == expected
 
 
-def test_a_fresh_interpreter_gives_the_same(expected):
+def test_a_fresh_interpreter_draws_the_same(expected):
     """With another hash seed, and with nothing inherited."""
     folder = Path(__file__).parent
     code = "import test_augment_seeded as t; print(*[t.digest_of(row) for row in (3, 17)])"
@@ -147,7 +147,7 @@ def loaded(packed, workers, epoch):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
+def test_a_data_loader_yields_the_same_with_any_number_of_workers(packed):
     alone = loaded(packed, 0, 1)
     assert len(alone) == 20
     found = loaded(packed, 2, 1)
@@ -158,7 +158,7 @@ def test_a_data_loader_gives_the_same_at_any_number_of_workers(packed):
     assert sum(not torch.equal(another[key]["image"], alone[key]["image"]) for key in alone) > 15
 
 
-def test_the_loader_gives_the_same_at_any_number_of_threads(packed):
+def test_the_loader_yields_the_same_with_any_number_of_threads(packed):
     """Sample by sample in the threads, and whole batches behind them."""
     batched = BatchCompose([BatchFlip(), BatchCrop(160, (0.7, 1)), BatchNormalize()])
     found = []

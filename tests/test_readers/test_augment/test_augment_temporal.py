@@ -84,7 +84,7 @@ def test_a_clip_is_transformed_as_each_of_its_frames(transform):
 
 
 @pytest.mark.parametrize("transform", [CROP, COLOURS, Compose([CROP, COLOURS, Normalize()])])
-def test_every_frame_may_have_draws_of_its_own(transform):
+def test_every_frame_may_have_separate_draws(transform):
     sample = clip_of()
     out = PerFrame(transform)(sample, np.random.default_rng(0))
     assert out["image"].dtype == transform(sample, np.random.default_rng(0))["image"].dtype

@@ -48,7 +48,7 @@ def video_path(tmp_path_factory):
     return root
 
 
-def test_clips_are_neighbours_of_one_track_and_never_cross_a_gap(video_path):
+def test_clips_are_consecutive_samples_of_one_track_without_a_gap(video_path):
     dataset = open_dataset(video_path)
     clips = dataset.clips(4)
     frame, track, label = (dataset.column(name) for name in ("frame", "track", "label"))
@@ -153,7 +153,7 @@ def named_path(tmp_path):
     return tmp_path / "d"
 
 
-def test_texts_tell_tracks_apart(named_path):
+def test_texts_distinguish_tracks(named_path):
     clips = open_dataset(named_path).clips(3, stride=3, by="name")
     assert clips.rows.tolist() == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9, 11]]
     assert clips[2]["name"] == ["Bö", "Bö", "Bö"]
@@ -170,7 +170,7 @@ def test_clips_of_a_part_are_of_its_samples(video_path):
         assert torch.equal(batch["frame"][0], torch.tensor([0, 2, 4, 6]))
 
 
-def test_videos_that_give_no_clip_are_counted(video_path, caplog):
+def test_videos_without_a_clip_are_counted(video_path, caplog):
     dataset = open_dataset(video_path)
     assert "videos" not in repr(dataset.clips(4))
     assert not caplog.records
@@ -183,7 +183,7 @@ def test_videos_that_give_no_clip_are_counted(video_path, caplog):
     assert (part.videos, part.videos_without) == (1, 1)
 
 
-def test_a_dataset_whose_samples_are_all_items_of_their_own_is_told_why_it_gives_no_clip(tmp_path, caplog):
+def test_a_dataset_of_single_images_reports_why_it_has_no_clips(tmp_path, caplog):
     """As a writer numbers its samples; with keys that say which frames are of one video, it gives clips."""
     frames = [(video, frame) for video in range(2) for frame in range(4)]
     for name, keyed in (("numbered", False), ("keyed", True)):
@@ -201,7 +201,7 @@ def test_a_dataset_whose_samples_are_all_items_of_their_own_is_told_why_it_gives
 
 
 @pytest.mark.parametrize("max_step", [None, 1])
-def test_samples_of_no_group_give_no_clips(video_path, caplog, max_step):
+def test_samples_of_no_group_yield_no_clips(video_path, caplog, max_step):
     dataset = open_dataset(video_path)
     (untracked,) = np.flatnonzero(np.asarray(dataset.column("track")) < 0)
     clips = dataset.subset([untracked]).clips(1, max_step=max_step)

@@ -98,7 +98,7 @@ def test_samples_of_a_batch_have_the_same_fields(raw_path, first, second, worker
         (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
     ],
 )
-def test_no_number_of_a_batch_becomes_another(raw_path, first, second):
+def test_a_batch_refuses_numbers_that_would_change(raw_path, first, second):
     with pytest.raises(
         SchemaError, match=r"expected field 'more' as .*, as in the first sample of the batch, found "
     ) as caught:
@@ -110,7 +110,7 @@ def test_no_number_of_a_batch_becomes_another(raw_path, first, second):
     ("first", "second", "dtype"),
     [(0.5, 1, torch.float64), (np.uint8(3), 4, torch.uint8), (torch.tensor(3), np.int64(4), torch.int64)],
 )
-def test_numbers_of_python_take_the_dtype_of_the_others(raw_path, first, second, dtype):
+def test_python_numbers_take_the_dtype_of_the_others(raw_path, first, second, dtype):
     more = batch_of(raw_path, {"more": first}, {"more": second})["more"]
     assert (more.dtype, more.tolist()) == (dtype, [first, *[second] * 5])
 

@@ -88,7 +88,7 @@ def test_other_classes_are_compared_by_their_new_names(table):
         pair.where("label == 'fake'")
 
 
-def test_a_class_is_known_in_either_form_of_unicode(table):
+def test_a_class_is_found_in_either_form_of_unicode(table):
     accented = table.map_labels({"fake": "é", "real": "b", "it's odd": "b"})
     for name in ("\u00e9", "e\u0301"):
         assert accented.where(f"label == '{name}'").rows.tolist() == np.flatnonzero(LABELS == 0).tolist()
@@ -140,7 +140,7 @@ def test_a_data_frame_takes_pandas_and_small_fields(table, monkeypatch):
         table.to_pandas(["label", "scor"])
 
 
-def test_parts_of_one_split_have_plans_of_their_own(jpeg_path):
+def test_parts_of_one_split_have_separate_plans(jpeg_path):
     whole = open_dataset(jpeg_path, fields=["key", "image", "label"], transform=Noise())
     train, val = whole.split([0.7, 0.3], seed=1)
     train = train.with_decode({"image": RandomResizedCrop(24)})

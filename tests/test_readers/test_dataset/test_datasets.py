@@ -32,7 +32,7 @@ from shardspec.schema import Schema
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
-def test_every_kind_of_field_comes_back(tmp_path, format):
+def test_every_kind_of_field_round_trips(tmp_path, format):
     schema = every_kind_schema()
     columns = values_for(schema, 40)
     write_dataset(tmp_path / "d", format, schema, columns, shard_rows=9)

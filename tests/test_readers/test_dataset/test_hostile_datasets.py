@@ -160,7 +160,7 @@ def put_device(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [put_pipe, put_folder, put_socket, put_device])
 @pytest.mark.parametrize("name", ["manifest.json", "shard-00000.lmdb", "index/label.npy"])
-def test_what_is_no_file_is_neither_waited_for_nor_read(root: Path, put: Callable[[Path], None], name: str) -> None:
+def test_pipes_and_devices_are_neither_waited_for_nor_read(root: Path, put: Callable[[Path], None], name: str) -> None:
     (root / name).unlink()
     put(root / name)
     if name != "index/label.npy":
@@ -213,7 +213,7 @@ print(int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1024)
 
 
 @pytest.mark.parametrize("size", [None, 64])
-def test_a_image_is_measured_before_it_is_decoded(tmp_path: Path, size: int | None) -> None:
+def test_the_size_of_an_image_is_checked_before_decoding(tmp_path: Path, size: int | None) -> None:
     schema = Schema((text("key"), picture("image", "jpeg", size)))
     image = np.zeros((64, 64, 3), np.uint8)
     write_dataset(tmp_path / "d", "npy", schema, {"key": ["a"], "image": [image]})

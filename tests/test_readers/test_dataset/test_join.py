@@ -81,7 +81,7 @@ def test_joined_fields_are_read_like_any_other(root: Path) -> None:
     assert fingerprints(root) == before
 
 
-def test_a_join_gives_what_packer_add_stores(root: Path) -> None:
+def test_a_join_returns_what_packer_add_stores(root: Path) -> None:
     joined = open_dataset(root).join(frame_of(root))
     packer.add(root, frame_of(root), progress=False)
     stored = open_dataset(root)
@@ -99,7 +99,7 @@ KEYS = {
 
 @examples(150)
 @given(st.sampled_from(sorted(KEYS)).flatmap(lambda kind: st.tuples(st.just(kind), *[st.lists(KEYS[kind])] * 2)))
-def test_rows_are_found_as_in_a_dict(made: tuple[str, list[Any], list[Any]]) -> None:
+def test_joined_rows_match_a_dict_lookup(made: tuple[str, list[Any], list[Any]]) -> None:
     kind, given_keys, own = made
     assume(given_keys)
     field = (
@@ -236,7 +236,7 @@ def test_tables_of_pandas_and_polars(library: str, root: Path) -> None:
 
 
 @pytest.mark.external
-def test_what_pandas_alone_has(root: Path) -> None:
+def test_values_that_only_pandas_has(root: Path) -> None:
     pandas = pytest.importorskip("pandas")
     ds, frame = open_dataset(root), frame_of(root)
     nullable = pandas.array([None, *range(ROWS - 1)], "Int16")

@@ -46,7 +46,7 @@ def test_missing_values_are_masked_in_columns_and_none_among_texts(data):
         assert not isinstance(view.column("frame"), np.ma.MaskedArray)
 
 
-def test_a_callable_selects_no_row_by_a_missing_value(data):
+def test_a_callable_selects_no_row_with_a_missing_value(data):
     dataset, columns = data
     for expression, condition, field in [
         ("not person == 0", lambda person: ~(person == 0), "person"),
@@ -95,7 +95,7 @@ def test_a_missing_weight_is_never_drawn(data):
     assert set(picked.tolist()) == {row for row, value in enumerate(known(columns, "fake_score")) if value is not None}
 
 
-def test_splits_take_missing_values_for_no_group_and_a_stratum_of_their_own(data):
+def test_in_splits_missing_values_are_no_group_and_a_separate_stratum(data):
     dataset, columns = data
     with pytest.raises(UsageError, match=f"found none in {known(columns, 'person').count(None)} of {ROWS}"):
         dataset.split([0.5, 0.5], by="person")

@@ -281,14 +281,24 @@ def test_many_fields_make_a_short_message(tmp_path):
 
 
 def test_a_share_of_less_than_a_sample_is_refused(raw_path, jpeg_path):
-    with raises(UsageError, option="weights", found="0.2 samples of datasets[1], which would never be read"):
+    with raises(UsageError, option="weights", found="0.2 samples of datasets[1]"):
         mixture(raw_path, jpeg_path, weights=[499, 1], length=100)
     sparse = mixture(raw_path, jpeg_path, weights=[99, 1], length=100)
     for epoch in range(3):
         assert sparse.order(seed=1).epoch(epoch).at(np.arange(100)).rows.max() >= 60  # the first dataset has 60 rows
     assert mixture(raw_path, jpeg_path, weights=[1, 0], length=100).shares.quotas.tolist() == [100, 0]
     halves = [open_dataset(raw_path, fields=["key"])] * 3
-    assert MixedDataset(halves, weights=[3, 2, 3], length=4).shares.quotas.tolist() == [2, 1, 1]
+    for weights, length, quotas in (
+        ([3, 2, 3], 4, [2, 1, 1]),
+        ([0.25, 0.1, 0.45], 8, [3, 1, 4]),  # 2.5, 1 and 4.5
+        ([2.5, 2.5, 5.0], 7, [2, 2, 3]),
+        ([1 / 49, 48 / 49, 0], 49, [1, 48, 0]),  # these add up to more than 1
+        ([6, 2.6, 1.4], 10, [6, 3, 1]),
+    ):
+        assert MixedDataset(halves, weights=weights, length=length).shares.quotas.tolist() == quotas
+    for weights in ([0.9, 0.9, 1.2], [1.6, 0.7, 0.7]):  # each of them would be rounded to a whole sample
+        with raises(UsageError, option="weights"):
+            MixedDataset(halves, weights=weights, length=3)
 
 
 def test_a_state_of_another_mixture_is_refused(raw_path, jpeg_path):
@@ -307,6 +317,9 @@ def test_a_state_of_another_mixture_is_refused(raw_path, jpeg_path):
     ):
         with raises(UsageError, option="state", found="another; they differ in rows"):
             other.load_state_dict(state)
+    del state["rows"]
+    with raises(UsageError, option="state", found="one of an earlier version, without rows"):
+        one.load_state_dict(state)
 
 
 def test_a_state_of_other_weights_or_blocks_is_refused(tmp_path):
@@ -323,7 +336,7 @@ def test_a_state_of_other_weights_or_blocks_is_refused(tmp_path):
             made[2].load_state_dict(made[0].state_dict())
 
 
-def test_weights_whose_sum_is_no_number_draw_as_others(raw_path):
+def test_weights_whose_sum_overflows_draw_as_others(raw_path):
     dataset, weights = open_dataset(raw_path, fields=["key"]), np.arange(60.0)
     drawn = dataset.order(weights=weights, draws=1000).epoch(0).at(np.arange(1000)).rows
     for factor in (2.0**1018, 2.0**-1070):

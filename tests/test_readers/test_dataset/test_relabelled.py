@@ -44,7 +44,7 @@ def seen(dataset):
     return {key: label for batch in batches for key, label in zip(batch["key"], batch["label"].tolist(), strict=True)}
 
 
-def test_methods_become_real_and_fake_everywhere(path):
+def test_map_labels_applies_to_columns_samples_and_clips(path):
     ds = open_dataset(path)
     binary = ds.map_labels(BINARY)
     assert binary.classes == ("real", "fake")
@@ -93,7 +93,7 @@ def test_parts_are_relabelled_and_relabelled_parts_are_parts(path):
     assert "label" not in open_dataset(path, fields=["key"]).map_labels(BINARY)[0]
 
 
-def test_transforms_before_get_the_old_labels_and_those_after_the_new(path):
+def test_earlier_transforms_get_the_old_labels_and_later_ones_the_new(path):
     def note(name):
         def transform(sample):
             return {**sample, name: sample["label"]}

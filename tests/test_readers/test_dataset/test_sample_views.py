@@ -34,7 +34,7 @@ def test_views_differ_by_their_draws_and_the_first_is_the_sample(jpeg_path):
     assert (views["key"], views["label"].tolist()) == (plain["key"], plain["label"].tolist())
 
 
-def test_views_with_transforms_of_their_own(raw_path):
+def test_views_with_separate_transforms(raw_path):
     dataset = open_dataset(raw_path, fields=["image", "landmarks", "key"])
     (batch,) = Loader(dataset, 60, views=[None, darker, HorizontalFlip(p=1.0)], shuffle=False)
     (plain,) = Loader(dataset, 60, shuffle=False)
@@ -72,7 +72,7 @@ class Doubled(Noise):
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (2, 3)])
 @pytest.mark.parametrize("batched", [False, True])
-def test_views_with_transforms_of_their_own_resume_on_other_ranks(raw_path, batched, before, after):
+def test_views_with_separate_transforms_resume_on_other_ranks(raw_path, batched, before, after):
     """In an order of one's own with repeated rows: what is drawn is what one rank draws in an epoch to its end."""
     dataset = open_dataset(raw_path, fields=["key"])
     step = 3  # rows, of a batch as of an order's

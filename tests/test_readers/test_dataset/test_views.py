@@ -120,7 +120,7 @@ def test_samples_without_a_value_are_in_no_group(tmp_path, kind):
 
 
 @pytest.mark.parametrize("valid", ["number", "text"])
-def test_a_users_own_column_of_that_name_is_no_validity(tmp_path, valid):
+def test_a_user_column_with_the_suffix_valid_is_not_a_validity_field(tmp_path, valid):
     kind = text("person_valid") if valid == "text" else fixed("person_valid", "<i8")
     columns = {
         "key": [f"{i:08d}-000000" for i in range(4)],

@@ -72,7 +72,7 @@ def test_they_stay_in_the_memory_of_the_cpu(faces: Path) -> None:
     assert seen[0] == ["cpu", "cpu", "meta"]
 
 
-def test_views_clips_parts_and_mixtures_have_them_too(faces: Path) -> None:
+def test_views_clips_parts_and_mixtures_hold_encoded_bytes(faces: Path) -> None:
     stored = read_all(faces / "lmdb")["image"]
     plain = open_dataset(faces / "lmdb", ["key", "frame", "image"])
     dataset = plain.with_decode(PLAN)
@@ -88,7 +88,7 @@ def test_views_clips_parts_and_mixtures_have_them_too(faces: Path) -> None:
 
 
 @OLD_NAME
-def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_example_of_the_docs_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("coffee", "chelsea", "rocket", "astronaut")):
         write_image(tmp_path / "photos" / "ab"[number % 2] / f"{name}.jpg", photograph(name))
     build(tmp_path / "photos", tmp_path / "packed", label_from="folder", engine="inline", progress=False)

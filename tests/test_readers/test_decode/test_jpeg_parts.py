@@ -105,7 +105,7 @@ def test_damaged_markers_leave_the_decision_to_the_decoder():
 @pytest.mark.parametrize("whole", [MARKED, encode(PHOTO)], ids=["markers", "none"])
 @given(draws=st.data())
 @examples(250)
-def test_damaged_bytes_give_a_image_or_an_error_that_says_so(whole, draws):
+def test_damaged_bytes_yield_an_image_or_an_error(whole, draws):
     data = bytearray(whole)
     for _ in range(draws.draw(st.integers(1, 4))):
         at = draws.draw(st.integers(2, len(HEADER) + 40) | st.integers(2, len(data) - 1))
@@ -124,14 +124,14 @@ def test_fill_bytes_before_markers_change_nothing():
 
 
 @pytest.mark.parametrize("code", [0x00, 0x01, 0xD0], ids=["stuffed zero", "TEM", "restart"])
-def test_codes_without_a_length_are_not_taken_for_segments(code):
+def test_codes_without_a_length_are_not_read_as_segments(code):
     """What follows looks like a segment's length and two bytes."""
     at = MARKED.index(b"\xff\xc0")
     data = MARKED[:at] + bytes([0xFF, code]) + b"\x00\x04\x00\x00" + MARKED[at:]
     assert crop_jpeg(data, (100, 100, 200, 200), 3) is None
 
 
-def test_what_the_header_carries_stays_in_front():
+def test_header_segments_stay_before_the_image():
     """A thumbnail in the EXIF data is a JPEG with markers of its own."""
     thumbnail = encode(np.ascontiguousarray(PHOTO[:48, :64]), restart_marker_blocks=1)
     exif = Image.Exif()
@@ -149,12 +149,12 @@ def test_what_the_header_carries_stays_in_front():
     [encode(PHOTO, progressive=True), MARKED, encode(PHOTO[..., 0])],
     ids=["progressive", "restart markers", "grey"],
 )
-def test_of_other_jpegs_no_upper_rows_are_cut_out(data):
+def test_other_jpegs_are_not_decoded_in_part(data):
     assert upper_rows(data, *PHOTO.shape[:2], 100) is None
 
 
 @pytest.mark.parametrize("place", ["comment", "progressive"])
-def test_what_only_looks_like_a_header_is_left_alone(place):
+def test_bytes_that_only_look_like_a_header_are_kept(place):
     """A comment with the image's sides; a progressive image whose header says that it is none."""
     height, width = PHOTO.shape[:2]
     data = encode(PHOTO)

@@ -14,8 +14,9 @@ from support.packed_files import face_columns, write_faces
 import readers
 from readers import Loader, open_dataset
 from readers.augment import BatchNormalize, Compose, HorizontalFlip, Normalize, ToFloat
+from readers.drawing.draw import draw_frame
 from readers.drawing.geometry import MASKS
-from readers.drawing.sheet import Sheet, draw
+from readers.drawing.sheet import Sheet
 from shardspec.errors import UsageError
 
 MEAN, STD = (0.1, 0.5, 0.9), (0.4, 0.2, 0.6)
@@ -59,13 +60,15 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_images_of_every_form_are_those_of_the_samples(form: str) -> None:
     images = photos()
-    expected = sheet_of([draw(image, {}, scale=3) for image in images], [[f"sample {n}", str(n)] for n in range(3)], 2)
+    expected = sheet_of(
+        [draw_frame(image, {}, scale=3) for image in images], [[f"sample {n}", str(n)] for n in range(3)], 2
+    )
     found = pixels(readers.show({"image": FORMS[form](images), "label": torch.arange(3)}))
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= {"bfloat16": 1, "tensor": 0}.get(form, 1)
 
 
-def test_other_means_are_undone_if_they_are_given() -> None:
+def test_other_means_are_undone_if_passed() -> None:
     images = photos()
     given = [Normalize(MEAN, STD)({"image": image}, np.random.default_rng(0)) for image in images]
     plain = pixels(readers.show([{"image": image} for image in images]))
@@ -85,7 +88,7 @@ def test_a_loader_s_batch_shows_its_augmented_faces_with_their_geometry(tmp_path
     for row in range(6):
         face = {name: columns[name][row] for name in fields}
         face = HorizontalFlip(p=1)(face, np.random.default_rng(0))
-        cells.append(draw(face["image"], face, scale=2))
+        cells.append(draw_frame(face["image"], face, scale=2))
         captions.append([face["key"], dataset.classes[int(face["label"])]])
     assert np.abs(found - sheet_of(cells, captions, 6)).max() <= 1
     assert np.array_equal(pixels(readers.show(dataset, count=6, columns=6, cell=64)), found)
@@ -101,7 +104,7 @@ def test_clips_and_views_are_strips_whose_frames_have_their_own_geometry() -> No
     batch["image"] = batch["image"].movedim(-1, 2)
     cells = [
         np.concatenate([
-            draw(images[row, t], {"landmarks": points[row, t], "landmarks_valid": valid[row, t]}, scale=2)
+            draw_frame(images[row, t], {"landmarks": points[row, t], "landmarks_valid": valid[row, t]}, scale=2)
             for t in range(3)
         ], axis=1)
         for row in range(2)
@@ -146,7 +149,7 @@ def test_boxes_pairs_lists_and_soft_labels() -> None:
     assert not np.array_equal(pair, pixels(readers.show((images, torch.arange(3)))))
     mixed = {"image": images, "label": torch.tensor([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])}
     soft = pixels(readers.show(mixed, classes=["real", "fake"]))
-    cells = [draw(image, {}, scale=3) for image in photos()]
+    cells = [draw_frame(image, {}, scale=3) for image in photos()]
     captions = [["sample 0", "0.70 fake, 0.30 real"], ["sample 1", "1.00 real"], ["sample 2", "0.50 real, 0.50 fake"]]
     assert np.array_equal(soft, sheet_of(cells, captions, 2))
     small = [{"image": photos(1, side)[0]} for side in (20, 33)]
@@ -177,18 +180,18 @@ def test_it_is_written_and_shown_in_a_notebook(tmp_path: Path) -> None:
         (np.zeros((2, 8, 8, 3), np.uint8), {"path": "x.odd"}, "can be written"),
     ],
 )
-def test_what_cannot_be_shown_is_an_error(given: Any, how: dict[str, Any], message: str) -> None:
+def test_values_that_cannot_be_drawn_are_an_error(given: Any, how: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         readers.show(given, **how)
 
 
-def test_wild_numbers_are_drawn_somehow() -> None:
+def test_nan_and_huge_values_can_be_drawn() -> None:
     image = np.array([np.nan, np.inf, -np.inf, 0.5] * 48, np.float32).reshape(8, 8, 3)
     points = np.array([[np.nan, 3], [1e30, -1e30], [3, 3], [4, 4], [np.inf, 2]], np.float32)
     sample = {"image": image, "landmarks": points, "regions": np.zeros((2, 4)), "hull": "none", "label": {"a": 1}}
     assert readers.show([sample, sample]).samples == 2
 
 
-def test_a_loader_is_answered_with_the_line_that_works(raw_path: Path) -> None:
+def test_the_error_for_a_loader_shows_a_working_line(raw_path: Path) -> None:
     with pytest.raises(UsageError, match=r"found Loader: of a Loader give a batch, next\(iter\(loader\)\)"):
         readers.show(Loader(open_dataset(raw_path), batch_size=2))

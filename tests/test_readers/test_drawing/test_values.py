@@ -30,7 +30,7 @@ from readers.drawing.values import describe_value
         ({"a": 1}, "{'a': 1}"),
     ],
 )
-def test_any_value_is_short_text(value: Any, shown: str) -> None:
+def test_any_value_becomes_a_short_text(value: Any, shown: str) -> None:
     assert describe_value(value, ("real", "fake"), longest=60) == shown
 
 

@@ -34,6 +34,7 @@ from support.lightning_ddp import (
 from support.ranks import run_script
 from torch.utils.data import BatchSampler
 
+import packer
 from readers import Loader, MixedDataset, open_dataset
 from readers.lightning import PackedDataModule
 from readers.lightning.batches import EvalBatches
@@ -65,7 +66,7 @@ def results(out: Path, name: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_two_ranks_share_out_every_epoch(ddp, jpeg_path, epoch):
+def test_two_ranks_share_every_epoch(ddp, jpeg_path, epoch):
     found = results(ddp, "first")
     assert [one["ranks"] for one in found] == [2, 2]
     assert [one["steps"] for one in found] == [2 * 8, 2 * 8]
@@ -89,7 +90,7 @@ def test_two_ranks_take_the_automatic_order_of_rank_0(ddp, jpeg_path):
     assert keys[:SAMPLES] == expected_keys(jpeg_path, 0, "blocks")
 
 
-def test_a_resume_goes_on_with_the_next_sample_in_loaders_of_the_other_kind(ddp):
+def test_a_resume_continues_with_the_next_sample_in_the_other_kind_of_loader(ddp):
     first, second = results(ddp, "first"), results(ddp, "second")
     for before, after in zip(first, second, strict=True):
         assert set(after["seen"]) == {"train 1", "val 1"}
@@ -123,16 +124,16 @@ def named(batches: list[list[int]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_two_ranks_share_out_the_batches_of_an_own_order(ddp, epoch):
+def test_two_ranks_share_the_batches_of_a_custom_order(ddp, epoch):
     first, second = (one["seen"][f"train {epoch}"] for one in results(ddp, "own"))
     order = named(batches_of(epoch))
     assert first == order[::2]
     assert second == [*order[1::2], order[0]], "nine batches do not divide by two ranks"
 
 
-def test_one_rank_goes_on_with_an_own_order_of_two(ddp, jpeg_path, tmp_path):
+def test_one_rank_continues_a_custom_order_of_two(ddp, jpeg_path, tmp_path):
     model = Recorder()
-    data = make_data(jpeg_path, order=batches_of, batch_size=None, eval_batch_size=4)
+    data = make_data(jpeg_path, order=batches_of, batch_size=None)
     make_trainer(tmp_path, max_epochs=3).fit(model, data, ckpt_path=ddp / "own.ckpt")
     assert model.seen["train 1"] == named(batches_of(1))[2 * SAVED_AFTER :]
     assert model.seen["train 2"] == named(batches_of(2))
@@ -165,7 +166,7 @@ def test_an_order_of_rows_whose_epochs_differ_in_length(jpeg_path, tmp_path, kin
 
 def test_a_sampler_of_torchs_kind(jpeg_path):
     sampler = BatchSampler([5, 3, 5, 1], 3, drop_last=False)
-    data = PackedDataModule(jpeg_path, batch_sampler=sampler, fields=["key"])
+    data = PackedDataModule(open_dataset(jpeg_path, fields=["key"]), train_options={"batch_sampler": sampler})
     assert [batch["key"] for batch in data.train_dataloader()] == named([[5, 3, 5], [1]])
     data.teardown("fit")
 
@@ -297,15 +298,17 @@ def test_the_batch_size_finder_tries_validation_too(jpeg_path, tmp_path):
             sizes.add(len(batch["key"]))
 
     dataset = open_dataset(jpeg_path, fields=["key", "image", "label"])
-    data = PackedDataModule(dataset, dataset, batch_size=2, workers=1)
+    data = PackedDataModule(dataset, dataset, batch_size=2)
     finder = Tuner(make_trainer(tmp_path))
     finder.scale_batch_size(Validated(), datamodule=data, method="validate", max_trials=2, steps_per_trial=1)
     assert sizes == {2, 4}
-    data.eval_batch_size, data.batch_size = 3, 8
-    assert data.eval_batch_size == 3
+    data = PackedDataModule(dataset, dataset, batch_size=2, val_options={"batch_size": 3})
+    data.batch_size = 8
+    assert [len(next(iter(batches))["key"]) for batches in (data.train_dataloader(), data.val_dataloader())] == [8, 3]
+    data.teardown("fit")
 
 
-def test_a_resume_with_other_batches_counts_them_anew(jpeg_path, tmp_path):
+def test_a_resume_with_another_batch_size_counts_batches_again(jpeg_path, tmp_path):
     saver = SaveInside(tmp_path / "inside.ckpt", 0)
     make_trainer(tmp_path, callbacks=[saver], max_epochs=1).fit(Recorder(), make_data(jpeg_path))
     model = Recorder()
@@ -328,6 +331,44 @@ def test_overfitting_takes_the_same_batches_every_epoch(jpeg_path, tmp_path, ord
     assert [seen_by([model.seen["train 0"]])] == named([rows[: 2 * BATCH_SIZE]])
 
 
+def by_label(path: Path) -> list[list[list[str]]]:
+    """The batches of one label each that a Loader makes in two epochs."""
+    dataset = open_dataset(path, fields=["key", "image", "label"]).subset(range(SAMPLES))
+    loader = Loader(dataset, BATCH_SIZE, batch_by="label", seed=5)
+    return [[batch["key"] for batch in loader] for _ in range(2)]
+
+
+def test_batches_of_one_label_are_resumed(jpeg_path, tmp_path):
+    saver = SaveInside(tmp_path / "inside.ckpt", 1)
+    whole, resumed = Recorder(), Recorder()
+    make_trainer(tmp_path, callbacks=[saver]).fit(whole, make_data(jpeg_path, batch_by="label"))
+    assert [whole.seen["train 0"], whole.seen["train 1"]] == by_label(jpeg_path)
+    data = make_data(jpeg_path, batch_by="label")
+    make_trainer(tmp_path).fit(resumed, data, ckpt_path=tmp_path / "inside.ckpt")
+    assert resumed.seen["train 1"] == whole.seen["train 1"][SAVED_AFTER:]
+    assert data.batch_size == BATCH_SIZE
+
+
+def test_batches_of_one_shape_are_tensors(tmp_path):
+    with packer.Writer(tmp_path / "out", encode="png", progress=False) as writer:
+        for number in range(12):
+            wide = number % 3 == 0
+            writer.write(image=np.zeros((8, 16 if wide else 8, 3), np.uint8), label=int(wide))
+    data = PackedDataModule(tmp_path / "out", batch_size=4, train_options={"batch_by": "label"})
+    assert sorted(tuple(batch["image"].shape) for batch in data.train_dataloader()) == [
+        (4, 3, 8, 8),
+        (4, 3, 8, 8),
+        (4, 3, 8, 16),
+    ]
+    data.teardown("fit")
+
+
+@pytest.mark.parametrize("options", [{"val_options": {"batch_by": "label"}}, {"loader": "processes"}])
+def test_batches_of_one_value_are_made_by_threads_for_training(jpeg_path, options):
+    with pytest.raises(UsageError, match="batch_by"):
+        PackedDataModule(jpeg_path, batch_size=4, **{"train_options": {"batch_by": "label"}, **options})
+
+
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_loaders_that_lightning_drops_are_not_kept(jpeg_path, tmp_path, kind):
     data = make_data(jpeg_path, kind)
@@ -338,7 +379,7 @@ def test_loaders_that_lightning_drops_are_not_kept(jpeg_path, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_a_copy_makes_batches_of_its_own(jpeg_path, kind):
+def test_a_copy_makes_separate_batches(jpeg_path, kind):
     data = make_data(jpeg_path, kind)
     batches, validation = data.train_dataloader(), data.val_dataloader()
     first = next(iter(batches))["key"]
@@ -354,11 +395,20 @@ def test_options_go_where_they_belong(jpeg_path):
     def mark(sample):
         return {**sample, "mark": 1}
 
-    data = PackedDataModule(jpeg_path, jpeg_path, batch_size=8, fields=["key"], transform=mark, eval_batch_size=20)
-    assert set(next(iter(data.train_dataloader()))) == {"key", "mark"}
-    validation = data.val_dataloader()
-    assert [set(batch) for batch in validation] == [{"key"}] * 3
-    assert data.test_dataloader() == []
+    dataset = open_dataset(jpeg_path, fields=["key"])
+    data = PackedDataModule(
+        *[dataset] * 4,
+        batch_size=8,
+        train_options={"sample_transform": mark, "drop_last": True},
+        val_options={"batch_size": 20, "views": [mark]},
+        predict_options={"batch_size": 30},
+    )
+    assert [set(batch) for batch in data.train_dataloader()] == [{"key", "mark"}] * 7
+    validation, test = data.val_dataloader(), data.test_dataloader()
+    for batches in (validation, test):
+        assert [(set(batch), len(batch["key"])) for batch in batches] == [({"key", "mark"}, 20)] * 3
+    assert [(set(batch), len(batch["key"])) for batch in data.predict_dataloader()] == [({"key"}, 30)] * 2
+    assert PackedDataModule(dataset, batch_size=8).test_dataloader() == []
     data.teardown("fit")
     with pytest.raises(UsageError, match="closed at the end of the stage"):
         iter(validation)
@@ -374,7 +424,7 @@ class KeyPredictor(Recorder):
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_predictions_come_in_stored_order(jpeg_path, tmp_path, kind):
     predicted = open_dataset(jpeg_path, fields=["key"]).subset(range(19))
-    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, workers=1)
+    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, predict_options={"workers": 1})
     batches = make_trainer(tmp_path).predict(KeyPredictor(), datamodule=data)
     assert [len(batch) for batch in batches] == [8, 8, 3]
     assert [key for batch in batches for key in batch] == list(predicted.column("key"))
@@ -392,16 +442,14 @@ def test_a_mixture_is_drawn_by_weights_and_several_datasets_validate(jpeg_path, 
     one, other = (open_dataset(path, fields=["key", "image", "label"]) for path in (jpeg_path, raw_path))
     mixed = MixedDataset([one, other.subset(range(10))])
     weights = np.isin(np.arange(70), [13, 64])  # rows 13 of one and 4 of the other
-    data = PackedDataModule(
-        mixed, [one.subset(range(5)), other.subset(range(5, 14))], weights=weights, draws=20, batch_size=8, loader=kind,
-        workers=1,
-    )  # fmt: skip
+    parts, options = [one.subset(range(5)), other.subset(range(5, 14))], {"weights": weights, "draws": 20, "workers": 1}
+    data = PackedDataModule(mixed, parts, batch_size=8, loader=kind, train_options=options, val_options={"workers": 1})
     model, trainer = PartRecorder(), make_trainer(tmp_path, max_epochs=1)
     trainer.fit(model, datamodule=data)
     assert {key for batch in model.seen["train 0"] for key in batch} == {keys(60)[13], keys(60)[4]}
     assert [model.seen[f"val {number}"] for number in range(2)] == [keys(60)[:5], keys(60)[5:14]]
     assert len(trainer.validate(model, datamodule=data, verbose=False)) == 2
-    assert PackedDataModule(one, test=[jpeg_path], fields=None, batch_size=8).test[0].path == one.path
+    assert PackedDataModule(one, test=[jpeg_path], batch_size=8).test[0].path == one.path
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -417,7 +465,7 @@ def test_a_prediction_writer_gets_the_rows(jpeg_path, tmp_path, kind):
     written: list[Any] = []
     predicted = open_dataset(jpeg_path, fields=["key"]).subset(range(20, 39))
     keys_of_rows = predicted.column("key")
-    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, workers=1)
+    data = PackedDataModule(jpeg_path, predict=predicted, batch_size=8, loader=kind, predict_options={"workers": 1})
     make_trainer(tmp_path, callbacks=[Writer("batch_and_epoch")]).predict(KeyPredictor(), datamodule=data)
     assert len(written) == 1
 
@@ -442,10 +490,11 @@ def test_labels_of_other_classes_are_refused(tmp_path, role):
         with pytest.raises(UsageError, match=message):
             PackedDataModule(tmp_path / "one", batch_size=2, **{role: source})
     PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "one"})
-    PackedDataModule(tmp_path / "one", batch_size=2, **{role: tmp_path / "other"}, fields=["key"])
+    keys_only = [open_dataset(tmp_path / name, fields=["key"]) for name in ("one", "other")]
+    PackedDataModule(keys_only[0], batch_size=2, **{role: keys_only[1]})
 
 
-def test_a_machine_with_slurm_runs_these_tests(tmp_path, monkeypatch):
+def test_slurm_variables_do_not_affect_these_tests(tmp_path, monkeypatch):
     """Lightning's hint about ``srun``, if it is there, is none of ours; what is not ignored here fails a test."""
     srun = tmp_path / "srun"
     srun.write_text("#!/bin/sh\n")

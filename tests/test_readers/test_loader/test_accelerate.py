@@ -88,7 +88,7 @@ def ordered(path: Path, epoch: int) -> list[str]:
     return [dataset[index]["key"] for index in sampler]
 
 
-def test_a_loader_is_left_as_it_is_and_gives_each_rank_its_share_once(ranks, jpeg_path):
+def test_a_prepared_loader_is_unchanged_and_yields_each_rank_its_share(ranks, jpeg_path):
     for found in ranks:
         assert found["left alone"]
         assert [len(batch) for batch in found["Loader"][0]] == [4] * 7

@@ -221,7 +221,7 @@ def test_balanced_pair_and_pk_batches(dataset):
     )
 
 
-def test_true_is_the_full_shuffle(dataset):
+def test_shuffle_true_is_the_full_shuffle(dataset):
     assert keys(Loader(dataset, 8, shuffle=True, seed=4)) == keys(Loader(dataset, 8, shuffle="full", seed=4))
     assert json.loads(json.dumps(Loader(dataset, 8, shuffle=True).state_dict()))["shuffle"] == "full"
     assert list(dataset.sampler(shuffle=True)) == list(dataset.sampler(shuffle="full"))

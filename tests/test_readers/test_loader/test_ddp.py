@@ -73,7 +73,7 @@ def expected_keys(dataset, epoch: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["Loader", "DataLoader"])
-def test_two_ranks_share_out_every_epoch(ddp, dataset, name):
+def test_two_ranks_share_every_epoch(ddp, dataset, name):
     found = [json.loads((ddp / f"{name}-{rank}.json").read_text()) for rank in range(2)]
     for epoch in range(2):
         assert [len(one["seen"][epoch]) for one in found] == [8, 8] == [one["steps"] for one in found]
@@ -146,6 +146,7 @@ restored = [Loader(dataset, 4, workers=1) for _ in range(2)]
 restored[rank].load_state_dict(Loader(dataset, 4, shuffle="full").state_dict())
 learnt = {0: rows, 1: np.roll(rows, rank)}  # by the rank, after the first epoch
 sizes = [[[0, 1, 2], [3]], [[0], [1, 2, 3]]]
+FULL = {"shuffle": "full", "workers": 1}
 loaders = {
     "auto": Loader(dataset, 4, seed=rank, workers=1),
     "parts": Loader(dataset.subset(rows[rank::2]), 4, workers=1),
@@ -158,11 +159,15 @@ loaders = {
     "epoch": set_on,
     "contents": Loader(other, 4, workers=1),
     "contents, mixed": Loader(MixedDataset([dataset, other]), 4, shuffle="full", workers=1),
-    "contents, module": PackedDataModule(other, batch_size=4, shuffle="full", workers=1).train_dataloader(),
+    "contents, module": PackedDataModule(other, batch_size=4, train_options=FULL).train_dataloader(),
     "restored on rank 0": restored[0],
     "restored on rank 1": restored[1],
-    "module": PackedDataModule(dataset, batch_size=4, seed=rank, shuffle="full", workers=1).train_dataloader(),
-    "processes": PackedDataModule(dataset, batch_size=4, seed=rank, shuffle="full", workers=0, loader="processes"),
+    "module": PackedDataModule(
+        dataset, batch_size=4, train_options={**FULL, "seed": rank}
+    ).train_dataloader(),
+    "processes": PackedDataModule(
+        dataset, batch_size=4, loader="processes", train_options={**FULL, "seed": rank, "workers": 0}
+    ),
     "numbered": Loader(dataset, 4, seed=rank, rank=rank, world_size=2, workers=1),
     "in order": Loader(dataset.subset(rows[rank::2]), 4, shuffle=False, workers=1),
     "same": Loader(dataset, 4, shuffle="full", seed=3, workers=1),
@@ -180,7 +185,7 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_with_sequences_of_their_own_are_found_out(jpeg_path, tmp_path):
+def test_ranks_with_different_sequences_are_detected(jpeg_path, tmp_path):
     """They would lose samples: each takes its share of another sequence."""
     other = write_crops(tmp_path / "other", "lmdb", "png")
     outputs = run_ranks(_DIFFERING, jpeg_path, tmp_path, each=(jpeg_path, other))

@@ -11,6 +11,7 @@ import torch
 from readers import Loader, Whole, diagnose, open_dataset
 from readers.formats.machine import available_processors
 from readers.formats.shards import reader_class
+from readers.loader import diagnosis
 from readers.loader.diagnosis import Diagnosis, _verdict
 
 
@@ -61,6 +62,29 @@ def test_a_slow_disk(jpeg_path, monkeypatch):
     found = diagnose(Loader(dataset, 10, shuffle="blocks"), lambda batch: None, batches=6)
     assert "for the disk or network: a greater read_ahead (now 0)" in found.verdict
     assert found.order == "order 'blocks', as asked for; 0 batches read ahead"
+
+
+@pytest.mark.parametrize("statistics", [None, "0 0 0\n"])
+def test_where_the_system_does_not_count_the_wait_for_a_processor_the_disk_is_not_blamed(
+    jpeg_path, monkeypatch, tmp_path, statistics
+):
+    """As in a container or a kernel without these statistics, and everywhere but on Linux."""
+    if statistics is not None:
+        (tmp_path / "schedstat").write_text(statistics)
+    monkeypatch.setattr(diagnosis, "_SCHEDULING", tmp_path / "schedstat")
+    dataset = open_dataset(jpeg_path)
+    reader = reader_class(dataset.pool.manifest.format)
+    read = reader.read
+    monkeypatch.setattr(reader, "read", lambda *given: (time.sleep(0.03), read(*given)))
+    found = diagnose(Loader(dataset, 10), lambda batch: None, batches=6)
+    assert found.read_queue is None
+    assert "for the disk, the network or a free processor" in found.verdict
+
+
+def test_a_stager_that_starts_again_meanwhile_gives_no_negative_rate(raw_path, monkeypatch):
+    counts = iter(range(10**6, 0, -1))
+    monkeypatch.setattr(Loader, "stats", lambda self: {"fetched_bytes": next(counts)})
+    assert diagnose(Loader(open_dataset(raw_path), 5), lambda batch: None, batches=4).fetched_rate == 0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +165,7 @@ def test_the_loaders_place_is_kept(raw_path, steps):
     assert loader.state_dict() == {**state, "consumed": 60}
 
 
-def test_what_waits_for_the_transforms_is_not_blamed(raw_path):
+def test_waiting_for_transforms_is_not_blamed_on_python_code(raw_path):
     """A transform that holds Python's lock slows the loop's thread too; here the mere presence of the threads does."""
 
     def slow(sample):

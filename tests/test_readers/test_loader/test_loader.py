@@ -127,7 +127,7 @@ def test_a_chosen_epoch_begins_at_its_beginning(raw_path):
         assert (state["epoch"], state["consumed"]) == (1, 0)
 
 
-def test_a_state_behind_an_epoch_that_left_samples_out_goes_on_with_the_next(raw_path):
+def test_a_state_after_an_epoch_with_dropped_samples_continues_with_the_next(raw_path):
     dataset = open_dataset(raw_path, fields=["key"])
     loader = Loader(dataset, 16, drop_last=True)
     first, second = keys_of(loader), keys_of(loader)
@@ -257,7 +257,7 @@ def test_an_epoch_begins_with_its_first_batch(raw_path):
     assert keys_of(loader) == epochs[2]
 
 
-def test_a_copy_goes_on_from_the_same_place_on_its_own(raw_path):
+def test_a_copy_continues_independently_from_the_same_position(raw_path):
     loader = Loader(open_dataset(raw_path), 20, seed=3)
     batches = iter(loader)
     next(batches)
@@ -333,7 +333,7 @@ def resumed(loader, skipped):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("transform", [None, Seeds()])
-def test_a_loader_can_be_taken_for_a_dataloader(raw_path, drop_last, transform):
+def test_a_loader_has_the_attributes_of_a_dataloader(raw_path, drop_last, transform):
     how = {"batch_transform": transform, "device": "cpu", "drop_last": drop_last, "rank": 1, "world_size": 2}
     loader = Loader(open_dataset(raw_path, transform=Noise()), 8, seed=3, workers=2, **how)
     loader.set_epoch(4)
@@ -356,7 +356,7 @@ def test_a_loader_can_be_taken_for_a_dataloader(raw_path, drop_last, transform):
     assert len(loader.batch_sampler) == len(indices) == len(loader)
 
 
-def test_batches_of_a_rank_are_not_shared_out_again(raw_path):
+def test_batches_of_a_rank_are_not_divided_again(raw_path):
     """What accelerate's ``prepare_data_loader`` shares out, it asks for the size of its batches."""
     dataset = open_dataset(raw_path, fields=["key"])
     alone = Loader(dataset, 8, drop_last=True)

@@ -204,7 +204,7 @@ def test_an_iterator_may_be_collected_in_one_of_its_own_threads(raw_path, monkey
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-def test_a_forks_child_can_let_go_of_an_iterator(raw_path):
+def test_a_forked_child_can_release_an_iterator(raw_path):
     loader = Loader(open_dataset(raw_path), 4, read_ahead=1)
     batches = iter(loader)
     next(batches)

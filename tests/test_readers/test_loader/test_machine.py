@@ -66,7 +66,7 @@ def test_the_processors_that_a_quota_of_either_version_allows(system, eight_proc
     assert available_processors() == expected
 
 
-def test_auto_gives_as_many_workers_as_nested_groups_allow(system, eight_processors):
+def test_auto_uses_as_many_workers_as_nested_groups_allow(system, eight_processors):
     """As in a job of Slurm, whose limits stand in a group below the root."""
     limits = {"slurm__job__cpu_DOT_max": "300000 100000\n", "slurm__job__memory_DOT_max": "4000000000\n"}
     system("0::/slurm/job\n", **limits, slurm__job__memory_DOT_current="3500000000\n")
@@ -101,7 +101,7 @@ def test_a_loader_starts_as_many_threads_as_the_quota_allows(system, eight_proce
         ({"SLURM_MEM_PER_NODE": "1" * 5000, "SLURM_CPUS_ON_NODE": "\u0664"}, 6),
     ],
 )
-def test_workers_within_what_slurm_has_given(system, eight_processors, monkeypatch, variables, expected):
+def test_workers_within_the_allocation_of_slurm(system, eight_processors, monkeypatch, variables, expected):
     for name in ("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -72,7 +72,7 @@ def test_the_rows_of_a_dataset_come(tmp_path):
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system cannot be asked")
 @pytest.mark.parametrize("format", ["npy", "lmdb"])
-def test_the_first_rows_that_are_read_bring_no_others(tmp_path, format):
+def test_the_first_reads_load_no_neighbouring_rows(tmp_path, format):
     """Of a file that is not in memory, the system would read up to megabytes around each page that is touched."""
     path = write_crops(tmp_path / "d", format, None, count=64, size=128, shard_rows=64)
     images = path / ("shard-00000/image.npy" if format == "npy" else "shard-00000.lmdb")
@@ -107,7 +107,7 @@ def test_views_locate_rows_in_their_base(raw_path):
         assert {located.fields for located in found} == {("image", "label")}
 
 
-def test_no_more_than_so_many_batches_are_asked_for():
+def test_the_number_of_batches_under_way_is_limited():
     asked: queue.Queue[int] = queue.Queue()
     ahead = ReadAhead(asked.put, jobs=20, depth=2)
     assert [asked.get(timeout=WAIT_S) for _ in range(2)] == [0, 1]

@@ -19,7 +19,7 @@ def refused(message, make):
         make()
 
 
-def test_a_device_that_is_not_there(raw_path, monkeypatch):
+def test_a_missing_device(raw_path, monkeypatch):
     dataset = open_dataset(raw_path)
     for device in ("gpu", "cuda:99"):
         with raises(UsageError, option="device"):
@@ -45,7 +45,7 @@ def test_memory_is_pinned_where_there_is_a_device_to_pin_it_for(raw_path):
     assert len(next(iter(loader))["image"]) == 4
 
 
-def test_what_numpy_gives_is_taken_for_pythons(raw_path):
+def test_numpy_numbers_count_as_python_numbers(raw_path):
     loader = Loader(open_dataset(raw_path), np.int64(60), seed=np.int64(3), workers=np.int32(1))
     assert {type(value) for value in (loader.batch_size, loader.workers, loader.state_dict()["seed"])} == {int}
     assert torch.equal(next(iter(loader))["label"], next(iter(Loader(open_dataset(raw_path), 60, seed=3)))["label"])
@@ -56,7 +56,7 @@ def test_what_numpy_gives_is_taken_for_pythons(raw_path):
         assert Resize(sides) == Resize((3, 4))
 
 
-def test_what_was_never_packed(tmp_path):
+def test_folders_that_were_never_packed(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"an image")
     for name in ("train", "val"):
         (tmp_path / "split" / name).mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_what_was_never_packed(tmp_path):
             open_(tmp_path / "split")
 
 
-def test_shares_come_in_any_list(raw_path):
+def test_split_shares_may_be_any_sequence(raw_path):
     dataset = open_dataset(raw_path)
     assert [len(part) for part in dataset.split(np.array([0.5, 0.25]))] == [30, 15]
 

@@ -84,7 +84,7 @@ def test_reading_ahead_takes_no_more_than_an_eighth_of_memory(raw_path, monkeypa
         assert Loader(dataset, 1, read_ahead=9).read_ahead == 9
 
 
-def test_what_is_read_ahead_counts_a_clips_frames_and_a_mixtures_shares(tmp_path, raw_path, monkeypatch):
+def test_reading_ahead_counts_frames_of_clips_and_shares_of_mixtures(tmp_path, raw_path, monkeypatch):
     schema = Schema((text("key"), fixed("image", "|u1", 32, 32, 3), fixed("frame", "<i8")))
     columns = {"key": [f"00000000-{i:06d}" for i in range(64)], "frame": np.arange(64)}
     write_dataset(tmp_path / "d", "npy", schema, {**columns, "image": np.stack(astronaut_crops(64, 32))})
@@ -104,7 +104,7 @@ def test_what_is_read_ahead_counts_a_clips_frames_and_a_mixtures_shares(tmp_path
     assert Loader(dataset, 1).read_ahead == 4
 
 
-def test_where_there_are_no_blocks_the_order_is_full(raw_path, monkeypatch):
+def test_without_blocks_the_order_is_full(raw_path, monkeypatch):
     memory_is(monkeypatch, TINY)
     dataset = open_dataset(raw_path)
     weights = [1.0] * len(dataset)

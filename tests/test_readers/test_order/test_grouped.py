@@ -36,7 +36,7 @@ def test_every_batch_is_balanced_and_every_row_comes(labels, share, epoch, seed)
     np.testing.assert_array_equal(batches, BalancedBatches(labels, share * len(classes))(epoch, seed))
 
 
-def test_half_and_half_without_repetition_goes_on_where_the_last_epoch_ended():
+def test_balanced_batches_without_repetition_continue_where_the_last_epoch_ended():
     labels = ["fake"] * 40 + ["real"] * 9
     order = BalancedBatches(labels, 4, repeat=False)
     assert len(order) == 4
@@ -67,7 +67,7 @@ def test_every_batch_has_p_values_with_k_rows_each(values, p, k, epoch, seed):
 @given(
     values=st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=1, max_size=50), half=st.integers(1, 5), seed=seeds
 )
-def test_pairs_have_one_value_and_nobody_with_a_partner_is_missing(values, half, seed):
+def test_pairs_share_a_value_and_include_every_row_with_a_partner(values, half, seed):
     partners = [row for row, value in enumerate(values) if value and values.count(value) > 1]
     if not partners:
         with raises(UsageError, option="values", found="no pair"):

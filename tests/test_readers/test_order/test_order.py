@@ -44,7 +44,7 @@ def orders(samples: int, seed: int = 0) -> list[Order]:
 
 @examples(50)
 @given(n=st.integers(0, 700), key=st.integers(0, 2**64 - 1))
-def test_permutation_is_one(n, key):
+def test_the_permutation_has_every_row_once(n, key):
     assert sorted(Permutation(n, key)(np.arange(n)).tolist()) == list(range(n))
 
 
@@ -135,7 +135,7 @@ def test_weights_set_the_frequencies():
     assert len(np.unique(picks.seeds)) == 20_000
 
 
-def test_shares_are_exact_and_no_row_comes_again_before_all_came():
+def test_shares_are_exact_and_no_row_repeats_before_all_were_read():
     """Rows 0 to 29 of one dataset, then those of a mixture of 20 and 10 rows, which takes 3 of 4 from its second."""
     inner = shares_of([20, 10], [10, 30])
     order = Order(60, shares=shares_of([30, 30], [20, 20], within={1: inner}))

@@ -154,7 +154,7 @@ def test_states_of_other_orders_are_refused(dataset):
 
 
 @pytest.mark.parametrize("make", [lambda d, **how: d.sampler(**how), lambda d, **how: Loader(d, 7, **how)])
-def test_more_than_an_epoch_has_is_refused(dataset, make):
+def test_consuming_more_than_an_epoch_is_refused(dataset, make):
     """A count over several epochs, say, which would have been taken for the end of this one."""
     for consumed in (-1, 61, 120):
         with pytest.raises(UsageError, match=f"consumed: expected 0 to 60 samples of this epoch, found {consumed}"):

@@ -16,6 +16,12 @@ def server() -> Iterator[StoreServer]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def no_faults_left(server: StoreServer) -> Iterator[None]:
+    yield
+    server.fail()
+
+
 @pytest.fixture(scope="package")
 def datasets(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A dataset of 12 shards in each format; its copy is in the bucket under the format's name."""

@@ -22,7 +22,7 @@ from readers import Loader, MixedDataset, open_dataset
 from readers.lightning import PackedDataModule
 from readers.order.order import RankShare
 from readers.staging import client as client_module
-from readers.staging.client import StagerClient, client_of, stats
+from readers.staging.client import StagerClient, client_of
 from readers.staging.folder import CacheFolder
 from readers.staging.layout import CachedLayout
 from shardspec.errors import StoreError, UsageError
@@ -45,9 +45,10 @@ def test_a_small_cache_changes_no_sample_and_is_not_exceeded(datasets, server, t
     size = 5 * shard_bytes(datasets["lmdb"])  # of 12 shards
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=size)
     options = {"batch_size": 20, "shuffle": shuffle, "seed": 3, "timeout_s": 120.0}
-    assert_same(epoch_of(Loader(remote, **options)), epoch_of(Loader(open_dataset(datasets["lmdb"]), **options)))
+    loader = Loader(remote, **options)
+    assert_same(epoch_of(loader), epoch_of(Loader(open_dataset(datasets["lmdb"]), **options)))
     assert sum(file.stat().st_size for file in tmp_path.rglob("shard-*") if file.is_file()) <= size
-    assert stats()[0]["evictions"] > 0
+    assert loader.stats()["evictions"] > 0
 
 
 def test_views_mixtures_and_weighted_draws_read_the_same_samples(datasets, server, tmp_path) -> None:
@@ -77,6 +78,15 @@ def test_an_epoch_in_blocks_downloads_every_shard_once(datasets, server, tmp_pat
     files = loader.stats()["fetched_files"]
     ahead = 4  # of the next epoch, as many as the cache holds
     assert files <= 2 * (epochs * shards + ahead)  # a shard and its index
+
+
+def test_a_loader_counts_what_its_own_caches_fetched(datasets, server, tmp_path) -> None:
+    other = open_dataset(server.url("npy"), cache=tmp_path / "other", cache_size="1GB")
+    assert len(other[0]["image"]) > 0
+    remote = open_dataset(server.url("lmdb"), cache=tmp_path / "own", cache_size="1GB")
+    counts = [Loader(dataset, 8).stats() for dataset in (other, remote, MixedDataset([other, remote]))]
+    assert [found.get("fetched_files", 0) > 0 for found in counts] == [True, False, True]
+    assert Loader(open_dataset(datasets["lmdb"]), 8).stats() == {}
 
 
 def test_nothing_is_forecast_for_a_dataset_that_is_in_the_cache(datasets, server, tmp_path, monkeypatch) -> None:
@@ -135,7 +145,7 @@ def test_ranks_read_their_own_shards_and_a_resume_reads_the_rest(datasets, serve
 
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
-def test_the_stager_is_told_exactly_when_shards_are_needed(server, datasets, tmp_path, monkeypatch, batch) -> None:
+def test_the_stager_knows_exactly_when_shards_are_needed(server, datasets, tmp_path, monkeypatch, batch) -> None:
     told: list[list[int]] = []
     tell = StagerClient.tell
 
@@ -176,7 +186,7 @@ def test_nodes_fetch_every_shard_once_together(server, tmp_path, ranks) -> None:
     assert fetched <= 1.1 * epochs * stored + ahead
 
 
-def test_a_cache_that_is_too_small_is_refused_with_the_size_that_would_do(datasets, server, tmp_path) -> None:
+def test_a_cache_that_is_too_small_is_refused_with_a_sufficient_size(datasets, server, tmp_path) -> None:
     largest = shard_bytes(datasets["lmdb"])
     with raises(UsageError, option="cache_size", found=largest):
         open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=largest)
@@ -221,7 +231,7 @@ def test_a_cache_folder_that_cannot_be_used_is_an_error_that_says_why(datasets, 
     assert "does not answer" in str(caught.value)
 
 
-def test_a_port_that_another_program_has_got_is_not_the_stager(datasets, server, tmp_path, monkeypatch) -> None:
+def test_a_port_taken_by_another_program_is_not_the_stager(datasets, server, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(client_module, "_ANSWER_S", 0.1)
     folder = CacheFolder(tmp_path)
     folder.make()
@@ -267,13 +277,10 @@ def test_a_plan_ends_with_its_loader_or_its_next_iteration(datasets, server, tmp
     assert ops[-1] == "unplan"
 
 
-def test_a_data_module_reads_a_url_through_a_cache(datasets, server, tmp_path) -> None:
-    url, local, how = (
-        server.url("lmdb"),
-        datasets["npy"],
-        {"cache_size": "1GB", "storage_options": {"region": "us-east-1"}},
-    )
-    data = PackedDataModule(url, [local, url], batch_size=8, workers=1, cache=tmp_path / "cache", **how)
+def test_a_data_module_reads_a_url_through_a_cache(datasets, server, tmp_path, monkeypatch) -> None:
+    url, local = server.url("lmdb"), datasets["npy"]
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    data = PackedDataModule(url, [local, url], batch_size=8, val_options={"workers": 1})
     expected = list(Loader(open_dataset(datasets["lmdb"]), 8, shuffle="full"))
     assert sorted(key for batch in data.train_dataloader() for key in batch["key"]) == sorted(
         key for batch in expected for key in batch["key"]
@@ -281,8 +288,6 @@ def test_a_data_module_reads_a_url_through_a_cache(datasets, server, tmp_path) -
     assert [sum(len(batch["key"]) for batch in batches) for batches in data.val_dataloader()] == [COUNT, COUNT]
     assert CacheFolder(tmp_path / "cache").exists
     data.teardown("fit")
-    with raises(UsageError, option="cache"):
-        PackedDataModule(local, batch_size=8, cache=tmp_path)
 
 
 def test_a_local_dataset_takes_no_cache(datasets, tmp_path) -> None:
@@ -323,7 +328,7 @@ def test_worker_processes_share_the_stager(datasets, server, tmp_path, context) 
         local, 8, sampler=local.sampler(seed=4, shuffle="full"), collate_fn=local.collate
     )
     assert_same(list(batches), list(wanted))
-    assert max(found.get("fetched_files", 0) for found in stats()) == 24
+    assert Loader(remote, 8).stats()["fetched_files"] == 24
 
 
 def test_a_cached_dataset_needs_the_store_for_its_manifest_only(datasets, server, tmp_path) -> None:

@@ -16,6 +16,7 @@ from support.staged import COUNT, SHARD_ROWS, shard_bytes
 
 from readers import Loader, MixedDataset, PackedDataset, open_dataset
 from readers.dataset.base import SampleDataset
+from readers.order.order import WINDOW_BLOCKS
 from readers.order.sampler import OrderSampler
 from readers.staging.folder import CacheFolder, write
 from readers.staging.server import Stager, settings
@@ -36,11 +37,23 @@ def test_an_accepted_window_downloads_every_shard_once(server, datasets, tmp_pat
     assert warnings_of(caplog) == []
 
 
+def test_a_cache_that_holds_everything_limits_no_window(datasets, server, tmp_path) -> None:
+    stored = open_dataset(datasets["lmdb"]).manifest.stored_bytes
+
+    def window(size: int) -> int:
+        remote = open_dataset(server.url("lmdb"), cache=tmp_path / str(size), cache_size=size)
+        loader = Loader(remote, 2, workers=1, timeout_s=60.0)
+        next(iter(loader))
+        return int(loader.state_dict()["window"])
+
+    assert [window(stored), window(stored // 2)] == [WINDOW_BLOCKS, COUNT // SHARD_ROWS // 4]
+
+
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "cache_size" in record.getMessage()]
 
 
-def test_a_cache_that_is_too_small_for_the_order_is_reported_with_what_would_do(
+def test_a_cache_that_is_too_small_for_the_order_is_reported_with_a_sufficient_size(
     server, datasets, tmp_path, caplog
 ) -> None:
     largest, stored = shard_bytes(datasets["lmdb"]), open_dataset(datasets["lmdb"]).manifest.stored_bytes
@@ -81,7 +94,7 @@ def test_a_cache_that_is_too_small_for_the_order_is_reported_with_what_would_do(
     assert "reads all shards" in said(small, lambda remote: remote.subset(every), shuffle="full")
 
 
-def test_ranks_that_cannot_ask_each_other_take_one_window_with_any_caches(server, datasets, tmp_path, caplog) -> None:
+def test_ranks_without_communication_use_one_window_with_any_caches(server, datasets, tmp_path, caplog) -> None:
     largest = shard_bytes(datasets["lmdb"])
 
     def remote(rank: int) -> PackedDataset:

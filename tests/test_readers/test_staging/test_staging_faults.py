@@ -1,5 +1,6 @@
 """Stores that fail while a dataset is read from them, processes that are killed, and folders that vanish."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -24,7 +25,8 @@ import packer
 from readers import Loader, open_dataset
 from readers.staging import client as client_module
 from readers.staging.client import client_of
-from readers.staging.folder import CacheFolder, read_address
+from readers.staging.folder import CacheFolder, key_of, read_address
+from shardspec import SPEC_VERSION
 from shardspec.errors import (
     DatasetChangedError,
     NotADatasetError,
@@ -117,6 +119,26 @@ def test_a_damaged_manifest_in_the_cache_is_replaced_or_cleared(datasets, server
     assert list((tmp_path / "facepack" / "datasets").iterdir()) == []
 
 
+def cached_lines(cache: Path) -> list[str]:
+    return run_packer("cache", cache).stdout.splitlines()[1:]
+
+
+def test_caches_of_earlier_and_later_versions_are_listed_with_their_place_and_cleared(
+    datasets, server, tmp_path
+) -> None:
+    open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")[0]
+    end_stager(tmp_path)
+    (manifest,) = tmp_path.rglob("facepack/datasets/*/*/manifest.json")
+    earlier = manifest.parents[1] / "source.json"
+    earlier.rename(manifest.parent / "source.json")
+    assert [server.url("lmdb") in line for line in cached_lines(tmp_path)] == [True]
+    later = json.loads(manifest.read_bytes()) | {"spec_version": SPEC_VERSION + 1}
+    CacheFolder(tmp_path).add(key_of(json.dumps(later).encode()), "s3://later/faces", json.dumps(later).encode())
+    assert sorted("s3://later/faces: " in line for line in cached_lines(tmp_path)) == [False, True]
+    run_packer("cache", tmp_path, "--clear")
+    assert list((tmp_path / "facepack" / "datasets").iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["503", "500", "reset", "cut"])
 def test_passing_faults_are_not_noticed(datasets, server, tmp_path, kind) -> None:
     server.fail({"match": "GET .*shard-0000[246].lmdb", "kind": kind, "times": 3})
@@ -125,7 +147,7 @@ def test_passing_faults_are_not_noticed(datasets, server, tmp_path, kind) -> Non
     assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
 
 
-def test_what_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch) -> None:
+def test_a_dataset_that_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch) -> None:
     with raises(NotADatasetError, place=server.url("nothing")):
         open_dataset(server.url("nothing"), cache=tmp_path)
     with raises(StoreError, place="s3://nowhere/faces/manifest.json"):
@@ -135,14 +157,14 @@ def test_what_cannot_be_opened_is_reported_at_once(server, tmp_path, monkeypatch
         open_dataset(server.url("lmdb"), cache=tmp_path)
 
 
-def test_a_shard_that_is_gone_is_an_error(datasets, server, tmp_path) -> None:
+def test_a_deleted_shard_is_an_error(datasets, server, tmp_path) -> None:
     remote = open_dataset(server.url("npy"), cache=tmp_path, cache_size="1GB")
     server.fail({"match": "GET .*shard-00000/image.npy", "kind": "403", "times": 99})
     with raises(StoreError, place=server.url("npy/shard-00000/image.npy")):
         remote[0]
 
 
-def test_a_loop_waits_for_a_store_that_is_away_and_says_so(datasets, server, tmp_path, monkeypatch, caplog) -> None:
+def test_a_loop_waits_for_an_unreachable_store_and_reports_it(datasets, server, tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(client_module, "_QUIET_S", 0.05)
     remote = open_dataset(server.url("lmdb"), cache=tmp_path, cache_size=4 * shard_bytes(datasets["lmdb"]))
     options = {"batch_size": SHARD_ROWS, "shuffle": False, "timeout_s": 120.0}
@@ -159,7 +181,7 @@ def test_a_loop_waits_for_a_store_that_is_away_and_says_so(datasets, server, tmp
     assert_same(read, epoch_of(Loader(open_dataset(datasets["lmdb"]), **options)))
 
 
-def test_a_store_that_is_away_for_too_long_is_an_error(datasets, server, tmp_path, monkeypatch) -> None:
+def test_a_store_that_is_unreachable_for_too_long_is_an_error(datasets, server, tmp_path, monkeypatch) -> None:
     hook = "from shardspec.stores import Store\nStore.__init__.__kwdefaults__['patience_s'] = 0.5\n"
     (tmp_path / "sitecustomize.py").write_text(hook)  # for the stager
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -69,7 +69,7 @@ def test_a_first_batch_has_the_whole_link() -> None:
     assert fetch(schedule) == key(3)[1]
 
 
-def test_the_file_with_the_farthest_next_use_goes() -> None:
+def test_the_file_with_the_farthest_next_use_is_deleted() -> None:
     schedule = schedule_of(4, 30)
     for number in range(3):
         schedule.request(0, number, [key(number)], pin=False)
@@ -112,7 +112,7 @@ def test_the_files_of_a_killed_client_are_free() -> None:
     assert fetch(schedule) == key(1)[1]
 
 
-def test_a_client_that_does_not_answer_is_passed_over() -> None:
+def test_a_client_that_does_not_answer_is_skipped() -> None:
     schedule = full_schedule(3)
     schedule.request(2, 0, [key(2)], pin=True)
     assert schedule.next(0.0) is None
@@ -145,7 +145,7 @@ def test_after_a_full_disk_what_a_client_waits_for_has_room() -> None:
     assert schedule.held == 20
 
 
-def test_a_file_that_is_lost_or_planned_later_is_downloaded() -> None:
+def test_a_lost_or_later_planned_file_is_downloaded() -> None:
     schedule = schedule_of(2, 20)
     plan(schedule, [(0, 0), (4, 0)])
     assert [fetch(schedule) for _ in range(2)] == [key(0)[1], None]

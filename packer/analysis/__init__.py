@@ -1,0 +1,1 @@
+"""Analysis of the samples of packed datasets: computed columns, duplicates and leaks."""

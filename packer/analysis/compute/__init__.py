@@ -1,0 +1,1 @@
+"""`packer compute`: columns that functions compute from the samples of a dataset."""

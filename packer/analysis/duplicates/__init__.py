@@ -1,0 +1,1 @@
+"""`packer duplicates`: samples that look the same, and leaks between datasets or splits."""

@@ -1,1 +1,0 @@
-"""``--engine srun`` and ``--engine ray``: agents (``packer work``) on the hosts of a cluster."""

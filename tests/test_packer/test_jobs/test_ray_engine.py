@@ -1,0 +1,44 @@
+"""What the Ray engine decides without a cluster; on a real Ray, see test_cluster."""
+
+from pathlib import Path
+
+import pytest
+from support.builds import write_images
+
+import packer
+from packer.recipe.engines import ClusterSettings
+from shardspec.errors import MissingDependencyError
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_images(tmp_path / "source", ["a.png"])
+    monkeypatch.setattr("packer.recipe.engines.find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "facepack\[ray\]"'):
+        packer.build(source, tmp_path / "out", engine="ray", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_gpus_of_a_node_share_its_workers() -> None:
+    pytest.importorskip("ray")
+    from packer.jobs.engines.ray import Share, share_node
+
+    def share(per_node: int | None, share_of_gpu: float, cores: int, gpus: float) -> list[Share]:
+        return share_node(ClusterSettings(None, per_node, None, 10**9, share_of_gpu), cores, 10**10, gpus)
+
+    assert share(None, 1, 8, 3) == [Share(2, 2), Share(3, 2), Share(3, 2)]
+    assert share(7, 1, 8, 3) == [Share(2, 2), Share(2, 2), Share(3, 2)]
+    assert share(2, 1, 8, 3) == [Share(1, 1), Share(1, 1)]
+    assert share(None, 0.5, 8, 1) == [Share(4, 4), Share(4, 4)]
+    assert share(None, 1, 8, 0) == []
+    assert share(None, 0, 8, 0) == [Share(8, 8)]
+    assert share(None, 0, 64, 0) == [Share(10, 10)], "as its memory allows"
+    assert share(None, 0, 0, 0) == [], "the head of a cluster often has no cores"
+
+
+def test_workers_are_spread_over_the_nodes() -> None:
+    pytest.importorskip("ray")
+    from packer.jobs.engines.ray import Place, Share, limit_shares
+
+    nodes = {Place(name, 0): Share(count, count) for name, count in (("a", 2), ("b", 8), ("c", 8))}
+    for left, expected in ((None, [2, 8, 8]), (7, [2, 3, 2]), (2, [1, 1]), (0, [])):
+        assert [share.workers for share in limit_shares(nodes, left).values()] == expected
