@@ -1,5 +1,6 @@
 """Stores that fail while a dataset is read from them, processes that are killed, and folders that vanish."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -275,21 +276,22 @@ def test_a_stager_that_is_killed_is_replaced(datasets, server, tmp_path) -> None
 
 
 @pytest.fixture
-def suspended() -> Iterator[list[int]]:
+def suspended() -> Iterator[list[psutil.Process]]:
     """Processes that a test has suspended. They go on after it, and end."""
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + 60
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < deadline, "a stager whose place was taken goes on"
-            time.sleep(0.05)
+    processes: list[psutil.Process] = []
+    yield processes
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that somebody ended has ended, too
+            process.resume()
+            deadline = time.monotonic() + 60
+            while process.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, "a stager whose place was taken goes on"
+                time.sleep(0.05)
 
 
-def _suspend(cache: Path, suspended: list[int]) -> None:
-    suspended.append(stager_pid(cache))
-    os.kill(suspended[0], signal.SIGSTOP)
+def _suspend(cache: Path, suspended: list[psutil.Process]) -> None:
+    suspended.append(psutil.Process(stager_pid(cache)))
+    suspended[0].suspend()
 
 
 def test_a_stager_that_is_suspended_is_replaced(datasets, server, tmp_path, suspended, monkeypatch) -> None:
@@ -299,8 +301,8 @@ def test_a_stager_that_is_suspended_is_replaced(datasets, server, tmp_path, susp
     _suspend(tmp_path, suspended)
     keys = [key for batch in Loader(remote, 8, seed=1, timeout_s=120.0) for key in batch["key"]]
     assert sorted(keys) == sorted(open_dataset(datasets["lmdb"]).column("key"))
-    assert stager_pid(tmp_path) != suspended[0]
-    os.kill(suspended[0], signal.SIGCONT)
+    assert stager_pid(tmp_path) != suspended[0].pid
+    suspended[0].resume()
     assert np.array_equal(remote[0]["image"], before["image"])
 
 
