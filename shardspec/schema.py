@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from shardspec.codecs import codecs_of, image_types, video_types
+from shardspec.codecs import CODECS, CodecEntry, codecs_of
 from shardspec.errors import Problems, SchemaError
 from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
 
@@ -138,9 +138,8 @@ class Field:
             return
         if self.dtype not in DTYPES:
             problems.add("dtype", expected=f"one of {', '.join(DTYPES)}", found=f"{self.dtype!r}")
-        codecs = codecs_of(self.kind)
-        if self.codec.name not in codecs:
-            expected = f"one of {', '.join(codecs)} for kind {self.kind}"
+        if self.codec_entry is None or self.kind not in self.codec_entry.kinds:
+            expected = f"one of {', '.join(codecs_of(self.kind))} for kind {self.kind}"
             problems.add("codec", expected=expected, found=f"{self.codec.name!r}")
         varying = [axis is None for axis in self.shape]
         if any(axis is not None and axis < 0 for axis in self.shape):
@@ -176,6 +175,11 @@ class Field:
         if strange:
             problems.add("classes", expected="names that can be encoded as UTF-8", found=shorten(strange[0]))
 
+    @cached_property
+    def codec_entry(self) -> CodecEntry | None:
+        """The codec's entry in the table of codecs, looked up once; None if the table has none."""
+        return CODECS.get(self.codec.name)
+
     @property
     def is_fixed(self) -> bool:
         """True if every value has the same size, so that a batch is one array."""
@@ -199,7 +203,7 @@ class Field:
     @property
     def is_encoded_image(self) -> bool:
         """True if the codec encodes images only, so that the stored bytes are those of an image file."""
-        return self.codec.name in image_types()
+        return self.codec_entry is not None and self.codec_entry.image is not None
 
     @property
     def is_video(self) -> bool:
@@ -209,7 +213,7 @@ class Field:
     @property
     def is_encoded_video(self) -> bool:
         """True if the codec encodes videos only, so that the stored bytes are those of a video file."""
-        return self.codec.name in video_types()
+        return self.codec_entry is not None and self.codec_entry.video is not None
 
     @property
     def sentinel(self) -> int:

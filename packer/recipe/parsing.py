@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardspec.codecs import image_types, video_types
+from shardspec.codecs import CODECS, image_types, video_types
 from shardspec.errors import UsageError
 from shardspec.schema import NAME, NamedConfig
 from shardspec.wording import did_you_mean, shorten
@@ -77,8 +77,9 @@ def video_encodings_with(option: str) -> tuple[str, ...]:
 
 def codec_of_encoding(encoding: str, **options: Any) -> NamedConfig:
     """Return the codec of an encoding, with the options that it reads."""
-    read = {name: (*encodings_with(name), *video_encodings_with(name)) for name in options}
-    return NamedConfig(encoding, {name: value for name, value in options.items() if encoding in read[name]})
+    file = CODECS[encoding].image or CODECS[encoding].video
+    read = () if file is None else file.options
+    return NamedConfig(encoding, {name: value for name, value in options.items() if name in read})
 
 
 def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:

@@ -141,8 +141,9 @@ def video_types() -> Mapping[str, VideoType]:
 
 def is_lossy(codec: str) -> bool:
     """Return whether a codec stores images or videos with loss."""
-    found = image_types().get(codec) or video_types().get(codec)
-    return found is not None and found.lossy
+    entry = CODECS.get(codec)
+    file = None if entry is None else entry.image or entry.video
+    return file is not None and file.lossy
 
 
 def codec_for(field: "Field") -> "Codec":

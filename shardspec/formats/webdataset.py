@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shardspec.codecs import image_types, video_types
 from shardspec.columns import Buffer, IntArray
 from shardspec.formats.index import Stored
 from shardspec.formats.index import stored as stored_plainly
@@ -81,13 +80,12 @@ def member_of(field: Field) -> ShardMember:
     """Return the member that stores a field."""
     if field.kind == "text":
         return ShardMember(field, f"{field.name}.{'json' if field.codec.name == 'json' else 'txt'}", "bytes")
-    image = image_types().get(field.codec.name)
-    if image is not None:
-        suffix = image.suffixes[0][1:]
+    entry = field.codec_entry
+    if entry is not None and entry.image is not None:
+        suffix = entry.image.suffixes[0][1:]
         return ShardMember(field, suffix if field.name == "image" else f"{field.name}.{suffix}", "bytes")
-    video = video_types().get(field.codec.name)
-    if video is not None:
-        suffix = video.suffix[1:]
+    if entry is not None and entry.video is not None:
+        suffix = entry.video.suffix[1:]
         return ShardMember(field, suffix if field.name == "video" else f"{field.name}.{suffix}", "bytes")
     if field.kind == "bytes" and len(field.shape) == 1:
         return ShardMember(field, f"{field.name}.bin", "bytes")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import fields, json_values, schemas
 
+from shardspec.codecs import CODECS, CodecEntry
 from shardspec.errors import Problems, SchemaError
 from shardspec.schema import Field, NamedConfig, Schema
 
@@ -17,6 +18,27 @@ from shardspec.schema import Field, NamedConfig, Schema
 def through_json(document: Any) -> Any:
     """A document as it comes back from a file."""
     return json.loads(json.dumps(document))
+
+
+class CountedTable(dict[str, CodecEntry]):
+    """A table of codecs that counts its look-ups."""
+
+    found = 0
+
+    def get(self, *arguments: Any) -> Any:
+        """Count a look-up."""
+        self.found += 1
+        return super().get(*arguments)
+
+
+def test_a_field_looks_its_codec_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = CountedTable(CODECS)
+    monkeypatch.setattr("shardspec.schema.CODECS", table)
+    image = Field("image", "bytes", "|u1", (None, None, 3), NamedConfig("png"))
+    assert [(image.is_encoded_image, image.is_encoded_video, image.is_image) for _ in range(3)] == 3 * [
+        (True, False, True)
+    ]
+    assert table.found == 1
 
 
 @given(schemas())

@@ -90,7 +90,7 @@ class BuildPlan:
 
     @cached_property
     def options(self) -> Recipe:
-        """The recipe, parsed once."""
+        """The recipe as an object. Only a plan that was read from a file parses it."""
         return Recipe.from_options(self.recipe)
 
     @cached_property
@@ -232,6 +232,7 @@ def make_plan(
         gone=gone,
         fields=dict(listing.fields),
     )
+    vars(plan)["options"] = recipe
     return plan, lines
 
 

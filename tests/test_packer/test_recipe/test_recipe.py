@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.errors import raises
 
 import packer
 from packer import BuildOptions, Recipe, StepSpec
+from packer.recipe import recipe
 from packer.recipe.checks import parse_bytes
 from packer.recipe.options import BUILD_OPTION_NAMES, parse_share
 from shardspec.errors import UsageError
@@ -24,6 +26,20 @@ def test_an_option_that_something_reads_is_taken() -> None:
     assert Recipe(preset="faces", steps=("decode", "faces", "resize"), resize="none", size=64).size == 64  # type: ignore[arg-type]
     assert Recipe(preset="faces", boxes="b.json", boxes_scale=2).boxes_scale == 2
     assert Recipe(preset="faces", detector="module:function", min_face=8).min_face == 8
+
+
+def test_a_build_checks_every_option_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: Counter[str] = Counter()
+    check_value = recipe.check_value
+
+    def count(name: str, *more: Any) -> None:
+        checked[name] += 1
+        check_value(name, *more)
+
+    monkeypatch.setattr(recipe, "check_value", count)
+    packer.build(write_images(tmp_path / "source", ["a.png"]), tmp_path / "out", engine="inline", progress=False)
+    assert checked["format"] == checked["on_error"] == 1
+    assert set(checked.values()) == {1}
 
 
 def test_all_errors_are_reported_at_once() -> None:
