@@ -1,8 +1,10 @@
 """Watching processes from outside."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +22,13 @@ def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002, patience_
             return found
         time.sleep(pause_s)
     raise AssertionError(f"waited {patience_s:g} s for {what}")
+
+
+def kill(*processes: int) -> None:
+    """Kill processes. One that has ended meanwhile is no error."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def workers_of(parent: int, module: bytes = b"packer.jobs.worker") -> list[int]:

@@ -275,7 +275,7 @@ def test_parts_of_a_large_object_are_requested_in_parallel(objects: ObjectServer
     def meet() -> None:
         if len(met) < 2:
             with suppress(BrokenBarrierError):
-                barrier.wait(timeout=10)
+                barrier.wait(timeout=120)
                 met.append(True)
 
     store = Store(f"{objects.address}/set") if kind == "http" else store_of("s3", objects)

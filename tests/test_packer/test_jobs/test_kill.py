@@ -19,7 +19,7 @@ from support.crash_points import NEW_SIZE, OLD_SIZE
 from support.fuzz import SEED
 from support.hooks import before_each
 from support.packed import check_whole, fingerprints, read_samples
-from support.processes import wait_for, workers_in, workers_of
+from support.processes import kill, wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
 import packer
@@ -291,9 +291,7 @@ def test_a_whole_group_killed_at_once(mixed: Path, reference: Path, tmp_path: Pa
     out = tmp_path / "out"
     builds.append(start_packer("build", mixed, out, *OPTIONS, "--workers", 2))
     wait_for("a part", lambda: parts_of(out), pause_s=0)
-    everyone = [builds[0].pid, *workers_of(builds[0].pid)]
-    for process in everyone:
-        os.kill(process, signal.SIGKILL)
+    kill(builds[0].pid, *workers_of(builds[0].pid))
     builds[0].communicate()
     run_packer("build", mixed, out, *OPTIONS)
     assert fingerprints(out) == fingerprints(reference)
@@ -394,11 +392,7 @@ def test_kills_at_twenty_random_moments(mixed: Path, tmp_path: Path, builds: lis
             progress = Progress(out, tmp_path / "log")
             continue
         victims = [builds[-1].pid, *rng.choice([[], workers_of(builds[-1].pid)])]
-        for victim in victims:
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill(*victims)
         builds[-1].communicate()
         wait_for("the workers' end", lambda: not workers_in(out))
         kills += 1

@@ -13,7 +13,7 @@ from support.builds import OPTIONS, TESTS, write_images
 from support.command import environment, file_of, read_jsonl, run_packer, start_packer
 from support.hooks import DIE, at_start_of, before_each
 from support.packed import check_whole, fingerprints, read_samples
-from support.processes import is_alive, wait_for, workers_in, workers_of
+from support.processes import is_alive, kill, wait_for, workers_in, workers_of
 from support.steps import LOG, ODD_VALUES, read_log
 
 import packer
@@ -419,7 +419,7 @@ def test_a_worker_killed_from_outside_costs_nothing(tmp_path: Path, builds: list
     builds.append(running(tmp_path))
     for _ in range(2):
         victim = wait_for("a worker", lambda: workers_of(builds[0].pid))[0]
-        os.kill(victim, signal.SIGKILL)
+        kill(victim)
         wait_for(
             "another in its place", lambda v=victim: v not in workers_of(builds[0].pid) or builds[0].poll() is not None
         )

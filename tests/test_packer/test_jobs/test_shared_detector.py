@@ -12,7 +12,7 @@ from support.face_source import FACELESS_FRAMES, pair, views, write_frames
 from support.hooks import at_start_of
 from support.media import photograph, write_image
 from support.packed import check_whole, fingerprints
-from support.processes import is_alive, wait_for, workers_in, workers_of
+from support.processes import is_alive, kill, wait_for, workers_in, workers_of
 from support.steps import LOG, read_log
 
 import packer
@@ -162,7 +162,7 @@ class TestEnd:
             wait_for("the detector", lambda: workers_of(build.pid, DETECTOR) or build.poll() is not None)
             logged = len(read_log(tmp_path / "log"))
             for victim in workers_of(build.pid, DETECTOR):
-                os.kill(victim, signal.SIGKILL)
+                kill(victim)
                 killed += 1
                 wait_for(
                     "another detector",

@@ -76,7 +76,7 @@ def stop(
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(how)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     return process
 
 

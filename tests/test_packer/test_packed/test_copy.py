@@ -246,7 +246,7 @@ def test_ctrl_c_ends_a_copy_while_requests_are_repeated(
         while server.left() == [10**6]:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=60) == 130
     server.fail()
 
 

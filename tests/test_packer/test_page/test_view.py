@@ -466,7 +466,7 @@ def test_the_command_serves_this_machine_alone_until_ctrl_c(server: tuple[object
     where = urlsplit(address)
     assert where.hostname == "127.0.0.1"
     assert len(where.path.strip("/")) >= 20
-    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+    with socket.create_connection((where.hostname, where.port), timeout=120) as connection:
         request = f"GET {where.path}0/ HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: close\r\n\r\n"
         connection.sendall(request.encode())
         answer = b""
@@ -474,11 +474,11 @@ def test_the_command_serves_this_machine_alone_until_ctrl_c(server: tuple[object
             answer += chunk
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"server:" not in answer.lower().split(b"\r\n\r\n")[0]
-    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+    with socket.create_connection((where.hostname, where.port), timeout=120) as connection:
         connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert b"400" in connection.recv(1 << 16)
     started.send_signal(signal.SIGINT)
-    _, errors = started.communicate(timeout=30)
+    _, errors = started.communicate(timeout=120)
     assert started.returncode == 130
     assert "Traceback" not in errors
     assert errors.strip().endswith("packer: interrupted")

@@ -95,7 +95,7 @@ def test_a_hanging_part_is_named() -> None:
     release = threading.Event()
 
     def wait() -> None:
-        release.wait(30)
+        release.wait(120)
 
     hanging = stage(lambda number: ThreadJob([lambda: None, wait], lambda: number), 2, 2, 0.3)
     with pytest.raises(ReadTimeoutError, match=r"batch 0: .* its thread has worked for \d+\.\d s and is busy"):
@@ -105,14 +105,14 @@ def test_a_hanging_part_is_named() -> None:
 
 
 def test_no_thread_ends_while_another_works() -> None:
-    both, release = threading.Barrier(2, timeout=30), threading.Event()
+    both, release = threading.Barrier(2, timeout=120), threading.Event()
 
     def meet() -> None:
         both.wait()
 
     def meet_and_wait() -> None:
         both.wait()
-        release.wait(30)
+        release.wait(120)
 
     parts = [[lambda: None], [meet, meet_and_wait]]
     begun = stage(lambda number: ThreadJob(parts[number], lambda: number), 2, 2)
@@ -124,18 +124,18 @@ def test_no_thread_ends_while_another_works() -> None:
         release.set()
     assert list(begun) == [0, 1]
     for thread in begun._threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
 def test_a_thread_that_returns_after_the_end_of_its_job_continues() -> None:
-    ended, both = threading.Event(), threading.Barrier(2, timeout=10)
+    ended, both = threading.Event(), threading.Barrier(2, timeout=120)
 
     class Late(ReadStage[int]):
         def _do_part(self, job: ThreadJob[int], part: Callable[[], None]) -> Any:
             done = super()._do_part(job, part)
             if done is None:
-                ended.wait(30)
+                ended.wait(120)
             return done
 
     def meet() -> None:

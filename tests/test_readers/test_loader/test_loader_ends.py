@@ -51,7 +51,7 @@ def test_a_stuck_read_times_out_and_names_the_file(jpeg_path, monkeypatch):
 
     def stuck(self, rows, fields, out, at):
         if "image" in fields and self._path.name == "shard-00002.lmdb":
-            release.wait(30)
+            release.wait(120)
         read(self, rows, fields, out, at)
 
     monkeypatch.setattr(reader, "read", stuck)
