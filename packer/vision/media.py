@@ -102,7 +102,7 @@ VIDEO = Medium(
 SOUND = Medium(
     "sound",
     "a sound file",
-    (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav"),
+    (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".sph", ".wav"),
     libraries=("av",),
     weight=4,
     preset="sound",

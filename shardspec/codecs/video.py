@@ -254,7 +254,7 @@ class AV1Codec(VideoCodec):
         return {
             "preset": "8",
             "crf": str(configuration.get("quality", 25)),
-            "g": str(configuration.get("gop", 8)),
+            "g": str(configuration.get("gop", 4)),
             "svtav1-params": "lp=1:pred-struct=1",
         }
 

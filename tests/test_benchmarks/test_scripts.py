@@ -61,6 +61,19 @@ def test_planted_copies_and_searches_are_measured(tmp_path: Path) -> None:
     assert all(row["cpu_s_median"] >= 0 for row in found["searching"])
 
 
+def test_buckets_are_read_and_their_epochs_counted(tmp_path: Path) -> None:
+    out = tmp_path / "buckets.json"
+    done = run_script("-m", "benchmarks.buckets", "--folder", tmp_path, "--images", 60, "--rounds", 1, "--json", out)
+    (group,) = json.loads(out.read_text())["groups"]
+    assert {row["name"] for row in group["rows"]} >= {"Loader", "DataLoader, batches of a Loader"}
+    for row in group["rows"]:
+        assert row["epochs"]["shapes"] == [3] * 3
+        assert f"| {row['median']:,.0f} (" in done.stdout
+        if row["ours"]:
+            assert row["epochs"]["missing"] == row["epochs"]["repeated"] == [0] * 3
+            assert 0 < max(row["epochs"]["in_short_batches"]) < 1
+
+
 def test_sound_is_packed_and_read_next_to_other_decoders(tmp_path: Path) -> None:
     pytest.importorskip("soundfile")
     pytest.importorskip("soxr")

@@ -16,6 +16,7 @@ from support.command import file_of, read_jsonl
 from support.fuzz import examples
 from support.media import cut_file, scene, write_image
 from support.packed_files import read_all
+from support.sound import tone, write_sound
 from support.written import sample
 
 import packer
@@ -164,6 +165,38 @@ def test_merged_pieces_are_the_dataset_of_one_build(
         options |= {"format": other, "shuffle": shuffle}
         run(packer.build, [row for piece in pieces for row in piece], at / "other", interrupt=interrupts[10], **options)
         assert facts(at / "other")[0] == facts(at / "whole 2")[0]
+
+
+@examples(6)
+@given(
+    how=st.fixed_dictionaries(
+        {"format": FORMAT, "shard_size": st.sampled_from([1, 2_000, 10**6])},
+        optional={"audio": st.sampled_from([4_000, 11_025]), "seconds": st.sampled_from([0.1, 0.25])},
+    ),
+    count=st.integers(2, 9),
+    ends=st.sets(st.integers(0, 100), min_size=1, max_size=3),
+    interrupts=st.lists(st.integers(0, 12), min_size=6, max_size=6),
+)
+def test_merged_pieces_of_sound_are_the_dataset_of_one_build(
+    how: dict[str, Any], count: int, ends: set[int], interrupts: list[int]
+) -> None:
+    with TemporaryDirectory() as folder:
+        at = Path(folder)
+        rows: list[dict[str, Any]] = []
+        for number in range(count):
+            suffix = (".wav", ".flac", ".mp3")[number % 3]
+            path = write_sound(at / "sounds" / f"{number}{suffix}", tone(300 + number, 0.3 + number / 20, 8000), 8000)
+            if number % 4 == 3:
+                cut_file(path, 0.4)
+            rows.append({"path": str(path), "label": "ab"[number % 2], "speaker": number})
+        options: dict[str, Any] = {"root": at, "classes": ("a", "b"), "preset": "sound", "max_rejects": 1.0, **how}
+        pieces = [[rows[0], *piece] for piece in cut(rows, ends)]  # a build without samples is an error
+        run(packer.build, [row for piece in pieces for row in piece], at / "whole", interrupt=interrupts[0], **options)
+        made = [at / f"piece {number}" for number in range(len(pieces))]
+        for number, piece in enumerate(pieces):
+            run(packer.build, piece, made[number], interrupt=interrupts[1 + number], **options)
+        run(packer.merge, made, at / "merged", interrupt=interrupts[5])
+        assert facts(at / "merged") == facts(at / "whole")
 
 
 @examples(10)

@@ -23,7 +23,7 @@ MOST_BYTES = 2**30
 """Largest sound of one sample in bytes: more than three hours of mono at 48 kHz. A small file may hold far more."""
 
 _MISSING_S = Fraction(1, 10)  # by which a file may announce more than it holds: rounding, and what encoders add
-_BARE = ("aac", "wav", "w64", "nistsphere")  # demuxers whose duration follows from what the file holds
+_BARE = ("aac", "wav", "w64")  # demuxers whose duration follows from what the file holds
 _ITUNES = re.compile(r"(?:\s*[0-9A-Fa-f]+){3}\s+([0-9A-Fa-f]{1,16})\b")
 
 

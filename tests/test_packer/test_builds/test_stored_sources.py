@@ -15,17 +15,20 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from support.archives import encoded, rec_header, samples, write_lmdb, write_parquet, write_rec, write_tar, write_zip
 from support.builds import QUIET, write_images, write_source
 from support.command import arguments, file_of, read_jsonl, run_packer
 from support.errors import raises
 from support.listeners import Listener
 from support.packed import read_samples
+from support.sound import tone, write_sound
 from support.stores import StoreServer, web_server
 
 import packer
 from packer.cli import EXIT_INTERRUPTED
 from packer.sources.opening import open_source
+from readers import Loader, open_dataset
 from shardspec.errors import BuildError, StoreError, UsageError
 from shardspec.stores import Store
 
@@ -86,6 +89,14 @@ def table(root: Path) -> dict[str, Any]:
     rows = "path,mask,age\na.png,masks/a.png,3\nsub/b.png,,4\na.png,,5\nno.png,,6\n"
     (root / "rows.csv").write_text(rows)
     return {"source": "rows.csv", "also": "mask", "max_rejects": 1.0}
+
+
+def sounds(root: Path) -> dict[str, Any]:
+    for number, name in enumerate(["low/a.mp3", "low/b.flac", "high/c.wav"]):
+        write_sound(root / name, tone(300 * (number + 1), 1.3, 44100), 44100)
+    (root / "high" / "broken.wav").write_bytes(b"RIFF")
+    how = {"preset": "sound", "audio": 8000, "seconds": 0.25, "label_from": "folder", "max_rejects": 1.0}
+    return {"source": "", **how}
 
 
 def tars(root: Path) -> dict[str, Any]:
@@ -150,6 +161,7 @@ def lmdb(root: Path) -> dict[str, Any]:
         sidecars,
         frames,
         table,
+        sounds,
         tars,
         tars_in_folder,
         compressed,
@@ -179,6 +191,22 @@ def test_a_source_in_a_bucket_gives_the_shards_of_a_folder(
     packer.merge([tmp_path / "pieces"], tmp_path / "merged", **QUIET)
     assert packed(tmp_path / "merged") == packed(tmp_path / "local")
     assert not list(temporary.glob("packer-scratch-*/*.*"))
+
+
+def test_sound_in_a_bucket_is_packed_into_a_bucket_and_read_there(here: StoreServer, tmp_path: Path) -> None:
+    options = sounds(tmp_path / "in")
+    source = upload(here, tmp_path / "in", options.pop("source") + "tones")
+    packer.build(tmp_path / "in", tmp_path / "local", **options, **SMALL)
+    packer.build(source, here.url("packed tones"), work=tmp_path / "work", **options, **SMALL)
+    batches = [
+        list(Loader(open_dataset(place), batch_size=4, shuffle="full", seed=1))
+        for place in (tmp_path / "local", here.url("packed tones"))
+    ]
+    assert len(batches[0]) == len(batches[1]) == 4
+    for expected, found in zip(*batches, strict=True):
+        assert found["key"] == expected["key"]
+        assert found["audio"].shape == (len(found["key"]), 2000)
+        assert torch.equal(found["audio"], expected["audio"])
 
 
 @pytest.mark.parametrize("others", [0, 3000])

@@ -76,6 +76,30 @@ def test_every_type_is_exact_to_the_sample(tmp_path: Path, suffix: str, rate: in
         assert np.abs(other[: len(found)].astype(np.int64) - found).max() <= 2
 
 
+def write_sphere(path: Path, samples: Any, coding: str = "pcm") -> bytes:
+    """Write a NIST SPHERE file of 16 bits, as TIMIT and the Wall Street Journal corpus have; return its content."""
+    kinds = {"sample_count": len(samples), "sample_rate": RATE, "channel_count": 1, "sample_n_bytes": 2}
+    lines = ["NIST_1A", "   1024", *(f"{name} -i {value}" for name, value in kinds.items())]
+    lines += ["sample_byte_format -s2 10", f"sample_coding -s{len(coding)} {coding}", "end_head", ""]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("\n".join(lines).encode().ljust(1024) + samples.astype(">i2").tobytes())
+    return path.read_bytes()
+
+
+def test_sphere_files_are_packed(tmp_path: Path) -> None:
+    samples = np.round(tone(440, 1.5, RATE) * 32767).astype(np.int16)
+    content = write_sphere(tmp_path / "in" / "a.sph", samples)
+    (tmp_path / "in" / "b.WAV").write_bytes(content)  # as TIMIT names them
+    (tmp_path / "in" / "cut.sph").write_bytes(content[: len(content) // 2])
+    write_sphere(tmp_path / "in" / "shorten.sph", samples, "pcm,embedded-shorten-v2.00")  # but not compressed so
+    for sample in build(tmp_path / "in", tmp_path / "out"):
+        assert np.array_equal(sample["audio"], samples)
+        assert sample["audio_rate"] == RATE
+    found = rejects(tmp_path / "out")
+    assert found.keys() == {"cut.sph", "shorten.sph"}
+    assert "announces 1.50 s" in found["cut.sph"]
+
+
 def test_the_padding_that_itunes_notes_is_cut_off(tmp_path: Path) -> None:
     note = f" 00000000 00000400 00000000 {30000:016X}"
     path = tmp_path / "in" / "a.m4a"
