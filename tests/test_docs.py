@@ -91,6 +91,25 @@ def test_the_first_page_links_to_every_other() -> None:
     assert pages - {"README.md"} <= linked
 
 
+@pytest.mark.parametrize("package", ["packer", "readers"])
+def test_the_overview_of_a_package_names_what_exists(package: str) -> None:
+    """Files and folders by the end of their path, and names by the words of the code."""
+    text = (REPOSITORY / package / "README.md").read_text("utf-8")
+    text = re.sub(r"^## What lies in OUT.*?(?=^## )|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    roots = [REPOSITORY / name for name in ("packer", "readers", "shardspec", "tests", "docs")]
+    files = [path for root in roots for path in root.rglob("*") if path.suffix in (".py", ".md")]
+    places = {f"/{path.relative_to(REPOSITORY).as_posix()}" for path in files}
+    words = {word for path in files if path.suffix == ".py" for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    spans = set(re.findall(r"`([^`\n]+)`", text))
+    paths = [span for span in spans if re.fullmatch(r"[\w/]+(?:\.py|\.md|/)", span)]
+    names = [
+        span for span in spans if re.fullmatch(r"\w+(?:\.[A-Z]?[a-z_]+)?", span) and re.search(r"[A-Z]|\w_\w", span)
+    ]
+    assert len(paths) > 10
+    assert [span for span in paths if not any(f"/{span}" in place for place in places)] == []
+    assert [span for span in {*names} - {*paths} if span.rpartition(".")[2] not in words] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) < README_LINES
 

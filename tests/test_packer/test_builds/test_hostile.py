@@ -139,12 +139,6 @@ def test_a_video_cut_midway_gives_the_frames_before_the_cut(hostile: tuple[Path,
         assert np.array_equal(a, b)
 
 
-def test_it_is_the_same_in_one_process(hostile: tuple[Path, Path, dict[str, str | None]], tmp_path: Path) -> None:
-    source, out, _ = hostile
-    packer.build(source, tmp_path / "out", size=16, engine="inline", progress=False, max_rejects=1)
-    assert fingerprints(tmp_path / "out") == fingerprints(out)
-
-
 def test_a_image_of_more_bytes_than_pixels_can_take_is_not_read(tmp_path: Path) -> None:
     """Eight gigabytes that take no room on disk, in a process that may have half of one more than it needs."""
     source = tmp_path / "source"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.builds import TESTS, write_images
 from support.command import environment, file_of, read_jsonl, run_packer
-from support.packed import check_whole, fingerprints
+from support.packed import check_whole
 
 NAMES = [f"{number:02d}.png" for number in range(70)]
 """Three tasks: of 32 items, 32 and 6."""
@@ -33,13 +33,11 @@ def source_with(folder: Path, *odd: int, names: Sequence[str] = NAMES) -> Path:
 def test_odd_items_are_rejects_wherever_they_stand(tmp_path: Path, places: tuple[int, ...]) -> None:
     source = source_with(tmp_path / "source", *places)
     one = build(source, tmp_path / "one")
-    build(source, tmp_path / "three", "--workers", 3)
     assert (one["items"], one["packed_items"], one["rejected_items"]) == (70, 70 - len(places), len(places))
     lines = read_jsonl(file_of(tmp_path / "one", "rejects.jsonl"))
     assert [line["item"] for line in lines] == [f"{place:02d}-bad.png" for place in places]
     assert {(line["kind"], line["step"], line["reason"]) for line in lines} == {("item", "encode", REASON)}
     check_whole(tmp_path / "one")
-    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "three")
 
 
 def test_of_two_kinds_that_are_equally_many_the_first_counts(tmp_path: Path) -> None:

@@ -30,27 +30,24 @@ def pack(function: Any, inputs: Any, out: Path, **options: Any) -> Any:
     return packer.pack(function, inputs, out, **{"progress": False, "max_rejects": 1.0, **options})
 
 
-def test_the_bytes_are_the_same_at_any_number_of_workers(tmp_path: Path) -> None:
-    """Every input is accounted for: packed, rejected with the reason, or without samples."""
-    pack(written.make, range(100), tmp_path / "2", workers=2, shard_size=30_000)
-    result = pack("support.written:make", range(100), tmp_path / "1", engine="inline", shard_size=30_000)
-    assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "2")
-    assert packer.verify(tmp_path / "1", deep=True, progress=False).problems == ()
+def test_every_input_is_packed_or_rejected_with_the_reason(tmp_path: Path) -> None:
+    result = pack("support.written:make", range(100), tmp_path / "out", engine="inline", shard_size=30_000)
+    assert packer.verify(tmp_path / "out", deep=True, progress=False).problems == ()
     assert (result.counts.items, result.counts.packed_items, result.counts.rejected_items) == (100, 93, 7)
-    items = read_jsonl(file_of(tmp_path / "1", "items.jsonl"))
+    items = read_jsonl(file_of(tmp_path / "out", "items.jsonl"))
     assert [item["samples"] for item in items if item["item"].endswith("9")] == [0] * 10
     assert {item["state"] for item in items if item["item"].endswith("9")} == {"packed"}
-    rejects = read_jsonl(file_of(tmp_path / "1", "rejects.jsonl"))
+    rejects = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert [reject["item"] for reject in rejects] == ["8", "28", "38", "58", "68", "88", "98"]
     assert rejects[0]["step"] == "support.written:make"
     assert rejects[0]["reason"].startswith("RuntimeError: no sample of 8 (written.py, line ")
-    schema = open_dataset(tmp_path / "1").schema
+    schema = open_dataset(tmp_path / "out").schema
     assert schema["label"].classes == ("cat", "dog", "über")
-    rows = read_samples(tmp_path / "1")
+    rows = read_samples(tmp_path / "out")
     assert [row["key"] for row in rows[:3]] == ["00000000-000000", "00000001-000000", "00000001-000001"]
     assert [row["source"] for row in rows[:3]] == ["0", "1", "1"]
-    assert encoded_values(tmp_path / "1", "image")["00000001-000000"] == written.jpeg(1)
-    again = pack(written.make, range(100), tmp_path / "1", shard_size=30_000)
+    assert encoded_values(tmp_path / "out", "image")["00000001-000000"] == written.jpeg(1)
+    again = pack(written.make, range(100), tmp_path / "out", shard_size=30_000)
     assert again.found_finished
 
 

@@ -349,17 +349,6 @@ def test_a_step_that_misbehaves_on_an_item_costs_exactly_that_item(tmp_path: Pat
     keys = [sample["key"] for sample in read_samples(tmp_path / "out")]
     assert "00000005-000000" not in keys
     assert len(keys) == 36
-    # The same in one process.
-    inline = tmp_path / "inline"
-    packer.build(
-        tmp_path / "source",
-        inline,
-        steps=["decode", f"support.steps:{step}"],
-        engine="inline",
-        progress=False,
-        max_rejects=1,
-    )
-    assert fingerprints(inline) == fingerprints(tmp_path / "out")
 
 
 @pytest.mark.parametrize("which", sorted(ODD_VALUES))

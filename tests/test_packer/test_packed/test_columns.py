@@ -271,10 +271,6 @@ def test_jobs_over_a_dataset_carry_its_columns(tmp_path: Path) -> None:
         assert (manifest.columns, len(manifest.shards) > 1) == ((), True)
         check_table(open_dataset(out))
         assert packer.verify(out, deep=True, progress=False).ok
-    workers = packer.convert(
-        tmp_path / "ds", tmp_path / "two", format="npy", shard_size=9_000, workers=2, progress=False
-    )
-    assert workers.manifest.digest == Layout(tmp_path / "to-npy").load().digest
     parts = packer.split(
         tmp_path / "ds", tmp_path / "parts", by="source", ratios="a=0.34,b=0.33,c=0.33", **REPACK
     ).parts

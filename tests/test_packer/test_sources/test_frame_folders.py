@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.builds import write_images
-from support.command import environment, file_of, read_jsonl, run_packer, run_unprivileged
+from support.command import file_of, read_jsonl, run_packer, run_unprivileged
 from support.errors import raises
 from support.face_source import views, write_frames
-from support.hooks import before_each
 from support.media import scene, write_image
-from support.packed import check_whole, fingerprints
+from support.packed import check_whole
 
 import packer
 from packer.packed.browse.originals import Originals, read_frame
@@ -107,13 +106,11 @@ def test_jpegs_are_kept_byte_for_byte(source: Path, tmp_path: Path) -> None:
         assert path.read_bytes() in packed
 
 
-def test_the_bytes_do_not_depend_on_workers_engine_or_a_resume(source: Path, tmp_path: Path) -> None:
-    build(source, tmp_path / "one", "--size", "24")
-    build(source, tmp_path / "two", "--workers", "2", "--size", "24")
-    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
-    again = run_packer("build", source, tmp_path / "two", *RATE, "--size", "24")
+def test_another_rate_is_another_build(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", "--workers", "2", "--size", "24")
+    again = run_packer("build", source, tmp_path / "out", *RATE, "--size", "24")
     assert "finished already" in again.stdout
-    other = run_packer("build", source, tmp_path / "two", "--frame-folders", "25", "--size", "24", expect=2)
+    other = run_packer("build", source, tmp_path / "out", "--frame-folders", "25", "--size", "24", expect=2)
     assert "frame_folders" in other.stderr
 
 
@@ -396,15 +393,6 @@ def test_a_folder_that_cannot_be_listed_is_a_reject(source: Path, tmp_path: Path
         (source / "fake" / "a").chmod(0o755)
     (line,) = read_jsonl(file_of(tmp_path / "out", "rejects.jsonl"))
     assert line["reason"] == "expected a folder that can be listed, found: Permission denied"
-
-
-def test_a_killed_build_resumes_to_the_same_bytes(source: Path, tmp_path: Path) -> None:
-    build(source, tmp_path / "whole", "--size", "24")
-    hooks = before_each(tmp_path / "hooks", "packer", "os.rename", "'/manifest.json' in os.fsdecode(arguments[0])")
-    options = (*RATE, "--size", "24", "--workers", "2", "--quiet")
-    run_packer("build", source, tmp_path / "out", *options, env=environment(python_path=hooks), expect=-9)
-    build(source, tmp_path / "out", "--size", "24")
-    assert fingerprints(tmp_path / "out") == fingerprints(tmp_path / "whole")
 
 
 def test_listing_a_network_file_system_finds_the_same(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,18 +144,6 @@ def test_all_formats_hold_videos_and_conversions_keep_them(tmp_path: Path, forma
         assert np.array_equal(one["landmarks"], again["landmarks"])
 
 
-def test_the_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
-    for name in "abcdef":
-        write_video(tmp_path / "in" / f"{name}.mp4", frames=9, number=ord(name))
-    digests = set()
-    for workers in (1, 3):
-        out = tmp_path / f"out {workers}"
-        options = ("--sample", "item", "--size", "24", "--workers", workers, "--label-from", "none", "--quiet")
-        run_packer("build", tmp_path / "in", out, *options, process=True)
-        digests.add(Layout(out).load().digest)
-    assert len(digests) == 1
-
-
 def test_a_dataset_of_tracks_grows(tmp_path: Path) -> None:
     how: dict[str, Any] = {"sample": "item", "size": 24, "label_from": "none"}
     write_video(tmp_path / "in" / "a.mp4", frames=9)

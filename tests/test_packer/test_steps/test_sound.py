@@ -279,21 +279,6 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_the_same_bytes_at_any_number_of_workers_and_after_a_resume(
-    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(mixed, tmp_path / "one", frame_folders=25.0)
-    build(mixed, tmp_path / "two", frame_folders=25.0, engine="processes", workers=2)
-    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "two")
-    name = "packer.vision.decode.audio.AudioReader.read"
-    with monkeypatch.context() as patch:
-        patch.setattr(name, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build(mixed, tmp_path / "resumed", frame_folders=25.0)
-    build(mixed, tmp_path / "resumed", frame_folders=25.0)
-    assert fingerprints(tmp_path / "one") == fingerprints(tmp_path / "resumed")
-
-
 def test_items_without_sound_are_rejected_on_request(mixed: Path, tmp_path: Path) -> None:
     samples = build(mixed, tmp_path / "out", require_audio=True, **HOW)
     assert {str(sample["source"]) for sample in samples} == {"a.mp4", "b.mkv"}

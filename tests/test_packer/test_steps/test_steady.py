@@ -342,13 +342,6 @@ def test_bytes_do_not_depend_on_what_waits(
     assert fingerprints(tmp_path / "held") == fingerprints(tmp_path / "again")
 
 
-def test_the_same_bytes_at_any_number_of_workers(folder: Path, tmp_path: Path) -> None:
-    how = ("--preset", "faces", "--size", 64, "--boxes", folder / "boxes.jsonl", "--quiet", "--smooth", 13, "--fill", 3)
-    for workers in (1, 3):
-        run_packer("build", folder / "in", tmp_path / str(workers), *how, "--workers", workers, "--align")
-    assert fingerprints(tmp_path / "1") == fingerprints(tmp_path / "3")
-
-
 def test_a_dataset_of_steady_crops_grows(folder: Path, tmp_path: Path) -> None:
     for name in ("a.mp4", "b.mp4"):
         (tmp_path / "in").mkdir(exist_ok=True)
