@@ -241,17 +241,12 @@ class PlanRecord:
         return None
 
 
-class JobPlan(Protocol):
-    """Plan of a job. `packer.jobs.job.Job` runs it; a resume compares it with the unfinished plan."""
+class WorkPlan(Protocol):
+    """What engines need of a plan (`packer.jobs.stages.Workers`)."""
 
     @property
     def settings(self) -> JobSettings:
         """How the job is run and shown."""
-        ...
-
-    @property
-    def record(self) -> PlanRecord:
-        """The plan as it is stored in the folder."""
         ...
 
     @property
@@ -261,6 +256,15 @@ class JobPlan(Protocol):
 
     def open_work(self, space: Workspace) -> Work:
         """Open the work, which runs units in this process."""
+        ...
+
+
+class JobPlan(WorkPlan, Protocol):
+    """Plan of a job. `packer.jobs.job.Job` runs it; a resume compares it with the unfinished plan."""
+
+    @property
+    def record(self) -> PlanRecord:
+        """The plan as it is stored in the folder."""
         ...
 
     def collect(self, space: Workspace) -> AbstractContextManager[ResultReader]:

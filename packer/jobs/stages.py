@@ -8,7 +8,7 @@ from contextlib import closing
 from packer.assembly.plan import Merge, ShardPlan, merge_rows
 from packer.assembly.shard import check_shard, published_shard
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.plan import JobPlan, JobSettings, ResultReader, Task, Unit
+from packer.jobs.plan import JobPlan, JobSettings, ResultReader, Task, Unit, WorkPlan
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import CountChange, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
@@ -42,17 +42,17 @@ class Workers:
     ----------
     on_message : callable
         Called with lines for the user.
-    check : callable
+    check : callable, optional
         Called before each event is handled; raises if the work must stop.
     """
 
     def __init__(
         self,
-        plan: JobPlan,
+        plan: WorkPlan,
         space: Workspace,
         options: BuildOptions,
         on_message: Callable[[str], None],
-        check: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._space = space

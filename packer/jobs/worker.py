@@ -27,6 +27,7 @@ from shardspec.registry import ImportTarget, resolve
 
 WORKS: Mapping[str, ImportTarget] = {
     "build": ImportTarget("packer.builds.work:BuildWork"),
+    "compute": ImportTarget("packer.analysis.compute.work:ComputeWork"),
     "convert": ImportTarget("packer.packed.plan:RepackWork"),
     "copy": ImportTarget("packer.packed.plan:RepackWork"),
     "merge": ImportTarget("packer.packed.plan:RepackWork"),

@@ -71,13 +71,13 @@ def sharing_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[s
             os.environ[_SETTINGS] = before
 
 
-def source_store(url: str) -> Store:
-    """Open the store of a source, with the settings that are shared.
+def shared_settings() -> tuple[str, dict[str, Any]]:
+    """Return the scheme of the output, or an empty text, and the settings that `sharing_settings` shares.
 
     Raises
     ------
     UsageError
-        If the URL is invalid, or if the settings cannot be sent to workers.
+        If the settings cannot be sent to workers.
     """
     text = os.environ.get(_SETTINGS, '["", {}]')
     if not text:
@@ -88,6 +88,18 @@ def source_store(url: str) -> Store:
             hint="use keys, or a profile with `credential_process`",
         )
     scheme, options = json.loads(text)
+    return scheme, options
+
+
+def source_store(url: str) -> Store:
+    """Open the store of a source, with the settings that are shared.
+
+    Raises
+    ------
+    UsageError
+        If the URL is invalid, or if the settings cannot be sent to workers.
+    """
+    scheme, options = shared_settings()
     if _is_web(url) or scheme not in ("", urlsplit(url).scheme):
         options = {name: value for name, value in options.items() if name in _OF_SERVERS}
     return Store(url, options)

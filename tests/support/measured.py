@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 
 CALLS = "MEASURED_CALLS"
 """Environment variable: a file to which `noted` appends a line for each batch."""
+
+
+GATE = "MEASURED_GATE"
+"""Environment variable: the file that `held` waits for."""
 
 
 def brightest(image: Any) -> dict[str, Any]:
@@ -54,6 +59,22 @@ class Embedder:
 def more_later(frame: Any) -> dict[str, Any]:
     """Return one column for the first batch, and two for the others."""
     return {"x": frame} if int(frame.min()) == 0 else {"x": frame, "y": frame}
+
+
+def kills_itself(frame: Any) -> dict[str, Any]:
+    """Kill the process at frame 30."""
+    if 30 in frame.tolist():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"x": frame}
+
+
+def held(image: Any, frame: Any) -> dict[str, Any]:
+    """Note each frame, and wait from frame 120 on until the file ``MEASURED_GATE`` exists."""
+    with Path(os.environ[CALLS]).open("a") as file:
+        file.writelines(f"{one}\n" for one in frame.tolist())
+    while int(frame.max()) >= 120 and not Path(os.environ[GATE]).exists():
+        time.sleep(0.05)
+    return {"noted": image.float().mean((1, 2, 3))}
 
 
 class OfSource:

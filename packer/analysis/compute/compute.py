@@ -14,7 +14,8 @@ from packer.assembly.columns import change_columns
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.recipe.checks import checked
-from packer.recipe.engines import usable_processors
+from packer.recipe.engines import ENGINES, usable_processors
+from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, writing
 from packer.workspace.folder import changing, locked, output_folder
@@ -85,6 +86,7 @@ def compute(
     out: str | os.PathLike[str] | None = None,
     device: str = "cpu",
     workers: int | None = None,
+    engine: str = "processes",
     batch_size: int = BATCH_SIZE,
     replace: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -116,6 +118,9 @@ def compute(
     workers : int, optional
         Worker processes; by default one for each processor, or one with another `device` than the CPU. With 0, the
         functions are called in this process.
+    engine : {"processes", "inline", "ray"}
+        Where the work runs: in worker ``"processes"``, ``"inline"`` in this process, or on the Ray cluster that
+        ``RAY_ADDRESS`` names. All nodes must see the dataset and import the functions.
     batch_size : int
         Samples of a batch.
     replace : bool
@@ -150,7 +155,7 @@ def compute(
             option="functions", expected="one function or more, each once", found=list_some(names) or "none"
         )
     batch_size = checked("batch_size", batch_size, int, minimum=1)
-    how = (device, _workers(workers, device, given), batch_size, storage_options)
+    how = (device, _workers(workers, engine, device, given), batch_size, storage_options, engine)
     listener = listener_of(progress)
     if out is not None:
         job = ComputeJob(local_path(dataset), tuple(given), tuple(opened), *how)
@@ -198,18 +203,24 @@ def compute(
     )
 
 
-def _workers(workers: int | None, device: str, given: Sequence[Any]) -> int:
-    here = any(callable(one) for one in given)
-    if here and workers:
-        raise UsageError(
-            option="workers",
-            expected="0, since a function that is given as an object is called in this process",
-            found=workers,
-            hint="name it as 'module:function'",
-        )
+def _workers(workers: int | None, engine: str, device: str, given: Sequence[Any]) -> int | str:
+    """Return the number of worker processes, "auto" if the nodes of a cluster decide, or 0 for this process."""
     workers = checked("workers", workers, int | None, minimum=0)
-    if here:
+    entry = ENGINES[BuildOptions(workers=workers or "auto", engine=engine).engine]
+    if any(callable(one) for one in given):
+        if workers or entry.many_hosts:
+            raise UsageError(
+                option="engine" if entry.many_hosts else "workers",
+                expected=f"{'inline' if entry.many_hosts else 0}, since a function that is given as an object is called "
+                "in this process",
+                found=engine if entry.many_hosts else workers,
+                hint="name it as 'module:function'",
+            )
         return 0
+    if not entry.many_workers:
+        return 0
+    if entry.many_hosts:
+        return workers or "auto"
     return workers if workers is not None else usable_processors() if device == "cpu" else 1
 
 

@@ -12,7 +12,9 @@ from packer.analysis.compute.function import Function
 from packer.analysis.compute.groups import GroupedRows, group_rows, spread
 from packer.analysis.compute.run import BATCH_SIZE, Pass, run_pass
 from packer.analysis.compute.values import Values
+from packer.builds.provenance import library_versions
 from packer.jobs.progress import ProgressListener
+from packer.workspace.machines import library_version
 from shardspec.columns import Columns
 from shardspec.errors import UsageError
 from shardspec.manifest import Manifest
@@ -68,19 +70,22 @@ class ComputeJob:
         The functions as the caller gave them.
     functions : tuple of Function
     device : str
-    workers : int
+    workers : int or str
         Worker processes; 0 to compute in this process.
     batch_size : int
     storage_options : mapping or None
+    engine : str
+        A key of `packer.recipe.engines.ENGINES`.
     """
 
     dataset: str | os.PathLike[str]
     given: tuple[Any, ...]
     functions: tuple[Function, ...]
     device: str = "cpu"
-    workers: int = 0
+    workers: int | str = 0
     batch_size: int = BATCH_SIZE
     storage_options: Mapping[str, Any] | None = None
+    engine: str = "processes"
 
     def open(self) -> Any:
         """Open the dataset with `readers`."""
@@ -152,6 +157,8 @@ class ComputeJob:
             self.device,
             self.batch_size,
             self.workers,
+            self.engine,
+            {**library_versions(dataset.manifest.format, encodes=True), "torch": library_version("torch")},
             self.storage_options,
         )
 

@@ -1,11 +1,11 @@
 """Run functions over the rows of a dataset in blocks, in worker processes or in this one, and join the blocks."""
 
-import queue
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -14,22 +14,26 @@ import numpy as np
 
 from packer.analysis.compute.function import Function
 from packer.analysis.compute.values import Kind, Values, common_kind, load_block
-from packer.analysis.compute.work import Block, BlockWork, block_path
-from packer.jobs.child import AnswerQueue, Child
+from packer.analysis.compute.work import Block, BlockWork, ComputeWork, block_path
+from packer.jobs.engines.base import Event
+from packer.jobs.plan import JobSettings, Tasks, Unit, Work
 from packer.jobs.progress import ProgressListener, Stage
-from packer.recipe.engines import usable_processors
-from packer.workspace.durable import remove_tree
+from packer.jobs.stages import Workers
+from packer.recipe.engines import ENGINES
+from packer.recipe.options import BuildOptions
+from packer.sources.stored import sharing_settings
+from packer.workspace import Workspace
+from packer.workspace.durable import remove_tree, write_if_changed
+from packer.workspace.machines import MADE_ON, RUNTIME, here
 from shardspec import errors
 from shardspec.columns import IntArray
 from shardspec.errors import BuildError
-from shardspec.manifest import sha256_json
+from shardspec.manifest import seal, sha256_json
 from shardspec.wording import list_some
 
 BATCH_SIZE = 64
 BLOCK_ROWS = 1024
 """Rows that are computed again at most by each worker after an interruption."""
-
-_TICK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,12 @@ class Pass:
         The rows to compute; None for all.
     device : str
     batch_size : int
-    workers : int
+    workers : int or str
         Worker processes; 0 to compute in this process.
+    engine : str
+        A key of `packer.recipe.engines.ENGINES`.
+    runtime : mapping of str to str
+        Versions of libraries, which must be the same on all hosts.
     storage_options : mapping or None
     """
 
@@ -64,7 +72,9 @@ class Pass:
     rows: IntArray | None = None
     device: str = "cpu"
     batch_size: int = BATCH_SIZE
-    workers: int = 0
+    workers: int | str = 0
+    engine: str = "processes"
+    runtime: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, Any] | None = None
 
     @cached_property
@@ -74,23 +84,26 @@ class Pass:
         edges = [0, *range(min(self.batch_size, rows), rows, BLOCK_ROWS), rows]
         return [Block(number, start, stop) for number, (start, stop) in enumerate(pairwise(edges))]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides the values of the blocks."""
+        rows = None if self.rows is None else self.rows.tolist()
+        records = [one.record for one in self.functions]
+        return sha256_json([self.digest, records, rows, self.batch_size, BLOCK_ROWS])
+
     @property
     def key(self) -> str:
         """Name of the folder of the pass: blocks of another dataset or other functions are never mixed with its own."""
-        rows = None if self.rows is None else self.rows.tolist()
-        records = [one.record for one in self.functions]
-        return sha256_json([self.digest, records, rows, self.batch_size, BLOCK_ROWS])[:16]
+        return self.fingerprint[:16]
 
     def arguments(self, folder: Path) -> dict[str, Any]:
-        """Return the arguments of `BlockWork`, as JSON if the functions are names."""
+        """Return the arguments of `BlockWork` without storage options, as JSON if the functions are names."""
         rows = None
         if self.rows is not None:
             rows = str(folder / "rows.npy")
             np.save(rows, self.rows)
-        threads = usable_processors() if self.workers < 2 else 1
-        how = {"batch_size": self.batch_size, "device": self.device, "threads": threads}
-        if self.storage_options is not None:
-            how["storage_options"] = dict(self.storage_options)
+        alone = self.workers in (0, 1) or self.device != "cpu"
+        how = {"batch_size": self.batch_size, "device": self.device, "threads": None if alone else 1}
         return {"dataset": self.dataset, "functions": list(self.given), "folder": str(folder), "rows": rows, **how}
 
 
@@ -106,7 +119,8 @@ def run_pass(
     check : callable
         Called with the name of each column and its function as soon as the first block is there.
     """
-    folder = root / one.key
+    space = Workspace(root / one.key, shared=ENGINES[one.engine].many_hosts)
+    folder = space.root
     folder.mkdir(parents=True, exist_ok=True)
     if any(not function.version for function in one.functions):  # the code may have changed
         for path in folder.iterdir():
@@ -118,11 +132,15 @@ def run_pass(
     total = len(one.rows) if one.rows is not None else one.samples
     with _removed_if_useless(folder), Stage(listener, "computing", total, "samples", done) as stage:
         kinds = _Kinds()
-        with _computing(one, folder, missing) as blocks:
-            for block in chain(finished, blocks):
-                for column in kinds.check(load(folder, block.number)):
-                    check(*_split(one, column))
-                stage.advance(0 if block in known else block.stop - block.start)
+
+        def take(block: Block) -> None:
+            for column in kinds.check(load(folder, block.number)):
+                check(*_split(one, column))
+            stage.advance(0 if block in known else block.stop - block.start)
+
+        for block in finished:
+            take(block)
+        _compute(one, space, missing, take, listener)
         joined = join_blocks(folder, one.blocks)
     return {name: (function, joined[column]) for column in joined for name, function in [_split(one, column)]}
 
@@ -172,55 +190,73 @@ class _Kinds:
         return new
 
 
-@contextmanager
-def _computing(one: Pass, folder: Path, blocks: Sequence[Block]) -> Iterator[Iterator[Block]]:
-    """Yield an iterator over blocks, each as soon as it is computed. Worker processes end with the context."""
+def _compute(
+    one: Pass, space: Workspace, blocks: Sequence[Block], take: Callable[[Block], None], listener: ProgressListener
+) -> None:
+    """Compute blocks, and call `take` with each as soon as it is there. Worker processes end with the call."""
     if not blocks:
-        yield iter(())
-    elif not one.workers:
-        work = BlockWork(**one.arguments(folder))
-        yield _compute_here(work, blocks)
-    else:
-        with ExitStack() as stack:
-            yield _compute_apart(stack, one, folder, blocks)
+        return
+    arguments = one.arguments(space.root)
+    if not one.workers:
+        work = BlockWork(**arguments, storage_options=one.storage_options)
+        for block in blocks:
+            work.compute(block)
+            take(block)
+        return
+    plan = _BlockPlan(one, arguments)
+    space = plan.save(space)
+
+    def on_event(event: Event) -> None:
+        if event.kind != "done" or event.unit is None:
+            return
+        if "error" in event.result:
+            name, message = event.result["error"]
+            raise getattr(errors, name)(message)
+        block = one.blocks[event.unit.number]
+        space.promised(block_path(space.root, block.number))
+        take(block)
+
+    workers = Workers(plan, space, BuildOptions(workers=one.workers, engine=one.engine), listener.on_message)
+    with sharing_settings(one.storage_options, ""), closing(workers):
+        workers.run((Unit("task", block.number) for block in blocks), len(blocks), on_event)
 
 
-def _compute_here(work: BlockWork, blocks: Sequence[Block]) -> Iterator[Block]:
-    for block in blocks:
-        work.compute(block)
-        yield block
+@dataclass(frozen=True)
+class _BlockPlan:
+    """Plan of a pass (`packer.jobs.plan.WorkPlan`). Its tasks are the blocks."""
 
+    one: Pass
+    arguments: Mapping[str, Any]
 
-def _compute_apart(stack: ExitStack, one: Pass, folder: Path, blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield blocks as worker processes finish them."""
-    answers, waiting = AnswerQueue(), list(reversed(blocks))
-    arguments = one.arguments(folder)
-    for number in range(min(one.workers, len(blocks))):
-        child = Child(["packer.analysis.compute.work"], folder / f"worker-{number:03d}.log", answers)
-        stack.callback(child.end)
-        child.send(arguments)
-    under_way: dict[Child, Block] = {}
-    left = len(blocks)
-    while left:
-        try:
-            child, message = answers.get(_TICK_S)
-        except queue.Empty:
-            continue
-        if message["event"] == "failed":
-            raise getattr(errors, message["kind"])(message["message"])
-        if message["event"] == "died":
-            what = f"block {under_way[child].number}" if child in under_way else "the first block"
-            raise BuildError(
-                f"a worker process ended, {child.describe_death()}",
-                place=what,
-                hint="run the same command again to resume, with fewer workers if memory ran out",
-            )
-        if message["event"] == "done":
-            left -= 1
-            yield under_way.pop(child)
-        if waiting:
-            block = under_way[child] = waiting.pop()
-            child.send({"block": list(block)})
+    @property
+    def settings(self) -> JobSettings:
+        return JobSettings("compute", needs_gpus=self.one.device != "cpu")
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        return Tasks((block.start, block.stop, 0) for block in self.one.blocks)
+
+    def open_work(self, space: Workspace) -> Work:
+        return ComputeWork(self.arguments, [one.record for one in self.one.functions], self.tasks)
+
+    def save(self, space: Workspace) -> Workspace:
+        """Write the plan for the workers, and return the workspace with its key."""
+        one = self.one
+        space = space.of_plan(one.fingerprint)
+        space.create()
+        space.create_results(0)
+        document = {
+            "kind": self.settings.kind,
+            "fingerprint": one.fingerprint,
+            RUNTIME: one.runtime,
+            MADE_ON: here(),
+            "rows": {"inputs": [{"path": one.dataset}]},
+            "functions": [function.record for function in one.functions],
+            "arguments": self.arguments,
+            "blocks": self.tasks.to_json(),
+        }
+        write_if_changed(space.plan, [seal(json.dumps(document))])
+        return space
 
 
 def load(folder: Path, number: int) -> dict[str, Values]:

@@ -1,8 +1,4 @@
-"""Compute blocks of rows: in this process, or as a worker process (``python -m packer.analysis.compute.work``).
-
-The first line of a worker's standard input is JSON, the arguments of `BlockWork`. Every further line is a block to compute,
-answered by ``{"event": "done", "block": number}``, or by ``"failed"`` with the class and the parts of the error.
-"""
+"""Compute blocks of rows: in this process, or as the work of an engine."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -14,12 +10,17 @@ import numpy as np
 from packer.analysis.compute.function import Function, Values, open_function
 from packer.analysis.compute.values import Values as ColumnValues
 from packer.analysis.compute.values import concatenate, read_result, save_block
-from packer.jobs.process import entry_point, read_requests, send
+from packer.jobs.plan import OnItem, Task, Tasks, Unit, Verdicts
+from packer.recipe.engines import usable_processors
+from packer.sources.stored import shared_settings
+from packer.steps.chain import StepResources
 from packer.vision.faults import describe_error
+from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_folder, publish, writing
 from packer.workspace.paths import temporary_path
+from packer.workspace.shared_files import host
 from shardspec.columns import IntArray
-from shardspec.errors import DatasetError, MissingDependencyError, ShardspecError, UsageError
+from shardspec.errors import BuildError, DatasetError, MissingDependencyError, ShardspecError, UsageError
 from shardspec.registry import import_target
 from shardspec.wording import one_line
 
@@ -56,8 +57,8 @@ class BlockWork:
         An ``.npy`` file with the rows to compute; by default all.
     batch_size : int
     device : str
-    threads : int
-        Threads that read and decode.
+    threads : int or None
+        Threads that read and decode; None for one for each processor.
     storage_options : mapping, optional
     """
 
@@ -69,7 +70,7 @@ class BlockWork:
         rows: str | None,
         batch_size: int,
         device: str,
-        threads: int,
+        threads: int | None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._functions = [open_function(one) for one in functions]
@@ -81,6 +82,7 @@ class BlockWork:
         self._dataset = open_dataset(dataset, fields, storage_options=storage_options)
         self._folder = Path(folder)
         self._rows: IntArray = np.arange(len(self._dataset)) if rows is None else np.load(rows)
+        threads = threads or usable_processors()
         self._how: dict[str, Any] = {"batch_size": batch_size, "workers": threads, "prefetch": threads + _PREFETCH}
         self._how |= {} if device == "cpu" else {"device": device}
         try:
@@ -149,22 +151,64 @@ def block_path(folder: Path, number: int) -> Path:
     return folder / f"block-{number:06d}.npz"
 
 
-def main() -> None:
-    """Serve until the end of standard input."""
-    with entry_point() as (descriptor, answers):
-        requests = read_requests(descriptor)
+class ComputeWork:
+    """Computes the blocks of a plan (`packer.jobs.plan.Work`). Its tasks are blocks.
+
+    Parameters
+    ----------
+    arguments : mapping
+        Arguments of `BlockWork`.
+    records : sequence of dict
+        How the values are to be computed (`Function.record`).
+    tasks : sequence of Task
+    """
+
+    def __init__(
+        self, arguments: Mapping[str, Any], records: Sequence[Mapping[str, Any]], tasks: Sequence[Task]
+    ) -> None:
+        self._arguments = arguments
+        self._records = records
+        self._tasks = tasks
+        self._work: BlockWork | None = None
+
+    @classmethod
+    def of_plan(cls, space: Workspace, document: Mapping[str, Any], _resources: StepResources) -> "ComputeWork":
+        """Return the work of a workspace's plan."""
+        return cls(document["arguments"], document["functions"], Tasks.from_json(document["blocks"]))
+
+    def prepare(self) -> None:
+        """Do nothing. Functions are opened by the first unit, whose result reports if they are wrong."""
+
+    def run(self, unit: Unit, verdicts: Verdicts, on_item: OnItem) -> dict[str, Any]:
+        """Compute a block.
+
+        Returns
+        -------
+        dict
+            Empty, or ``error``: the class and the text of an error of the function, which is not the worker's.
+        """
+        start, stop, *_ = self._tasks[unit.number]
         try:
-            work = BlockWork(**requests.get())
-            send(answers, event="ready")
-            while True:
-                block = Block(*requests.get()["block"])
-                work.compute(block)
-                send(answers, event="done", block=block.number)
+            if self._work is None:
+                self._check_functions()
+                self._work = BlockWork(**self._arguments, storage_options=shared_settings()[1] or None)
+            self._work.compute(Block(unit.number, start, stop))
         except ShardspecError as error:
-            send(answers, event="failed", kind=type(error).__name__, message=str(error))
+            return {"error": [type(error).__name__, str(error)]}
         except OSError as error:
-            send(answers, event="failed", kind="BuildError", message=str(error))
+            return {"error": [BuildError.__name__, str(error)]}
+        return {}
 
+    def close(self) -> None:
+        """Do nothing. Readers close with the process."""
 
-if __name__ == "__main__":
-    main()
+    def _check_functions(self) -> None:
+        """Raise `BuildError` if a function differs from the one that the coordinating process has."""
+        for given, record in zip(self._arguments["functions"], self._records, strict=True):
+            if open_function(given).record != record:
+                raise BuildError(
+                    place=f"host {host()}",
+                    expected=f"the version of {record['function']} that the command has",
+                    found="another",
+                    hint="install the same version on all hosts",
+                )

@@ -312,16 +312,28 @@ def test_no_function_and_one_twice_are_errors(faces: Path) -> None:
         packer.compute("s3://bucket/faces", "hash", **HERE)
 
 
-def test_a_dead_worker_is_an_error_that_says_how_to_resume(faces: Path, tmp_path: Path) -> None:
+def test_a_dead_worker_is_replaced(faces: Path, tmp_path: Path) -> None:
     env = environment(python_path=TESTS, **{measured.CALLS: str(tmp_path / "calls"), "MEASURED_STOP": "2"})
-    ran = run_packer(
-        "compute", faces, "support.measured:noted", "--batch-size", 4, "--workers", 1, "--quiet", env=env, expect=1
-    )
+    ran = run_packer("compute", faces, "support.measured:noted", "--batch-size", 4, "--workers", 1, env=env)
+    assert "signal 9" in ran.stderr
+    assert sum(map(int, (tmp_path / "calls").read_text().split())) == ROWS + 4
+    whole = [float(image.mean()) for image in images_of(faces)]
+    np.testing.assert_allclose(open_dataset(faces).column("noted"), whole, rtol=1e-5)
+
+
+def test_a_function_that_kills_every_worker_is_an_error_that_says_how_to_resume(faces: Path) -> None:
+    words = ("compute", faces, "support.measured:kills_itself", "--batch-size", 1, "--workers", 1, "--quiet")
+    ran = run_packer(*words, python_path=TESTS, expect=1)
     assert "signal 9" in ran.stderr
     assert "to resume" in ran.stderr
-    env["MEASURED_STOP"] = "-1"
-    run_packer("compute", faces, "support.measured:noted", "--batch-size", 4, "--quiet", env=env)
-    assert sum(map(int, (tmp_path / "calls").read_text().split())) <= ROWS + 4
+    assert list((faces / BUILD_FOLDER).rglob("block-*.npz"))
+
+
+def test_only_names_of_functions_go_to_other_hosts(faces: Path) -> None:
+    pytest.importorskip("ray")
+    with raises(UsageError, option="engine"):
+        packer.compute(faces, measured.brightest, engine="ray", progress=False)
+    assert not (faces / BUILD_FOLDER).exists()
 
 
 def test_an_interrupt_keeps_finished_blocks(faces: Path, tmp_path: Path) -> None:
