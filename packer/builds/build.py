@@ -21,7 +21,7 @@ from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.upload import Upload
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import unread_options
-from packer.recipe.engines import FOR_FUNCTIONS
+from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refuse_main
 from packer.recipe.fields import Declaration
 from packer.recipe.keywords import BuildKeywords, DetectKeywords
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
@@ -138,7 +138,11 @@ def build(
     part = None if share is None else Share.parse(share)
     with sharing_settings(storage_options, out):
         opened, target, store, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
+        for step in chosen.chain:
+            refuse_main(step.use, how.engine)
         check_steps(chosen, functions)
+        if ENGINES[how.engine].many_hosts:
+            check_reachable(how.ray_address)
         if part is not None:
             _check_sharing(how, store)
             origin = _name_source(source)

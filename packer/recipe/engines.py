@@ -5,13 +5,14 @@ cgroups and, in a Slurm job, from the job, even if Slurm does not enforce them.
 """
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from numbers import Integral
 
 from readers.formats.machine import available_memory, available_processors
-from shardspec.errors import MissingDependencyError, UsageError
+from shardspec.errors import BuildError, MissingDependencyError, UsageError
 from shardspec.registry import ImportTarget
 from shardspec.wording import shorten
 
@@ -137,8 +138,47 @@ It is enough for 1080p frames and the detector, or for images of tens of megapix
 
 _DIGITS = 16
 
+_CONNECT_LIMIT_S = 20.0
+
 MOST_WORKERS = 100_000
 """Largest number of workers; more must be a mistake."""
+
+
+def check_reachable(address: str | None) -> None:
+    """Check that a server listens at ``host:port``, the address of a Ray cluster. Ray itself would try for minutes.
+
+    Parameters
+    ----------
+    address : str or None
+        None for the address in ``RAY_ADDRESS``. Other forms of addresses are left to Ray.
+
+    Raises
+    ------
+    BuildError
+        If no server listens there.
+    """
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BuildError(
+            expected=f"a Ray cluster at {shorten(address)}",
+            found=f"none ({error})",
+            hint="begin with `ray start --head`",
+        ) from None
+
+
+def refuse_main(name: str, engine: str) -> None:
+    """Raise `UsageError` if worker processes would have to import a function from the calling script."""
+    if name.startswith("__main__:") and not ENGINES[engine].takes_functions:
+        raise UsageError(
+            expected="'module:function' that worker processes can import",
+            found=f"{shorten(name)}, a function of the calling script",
+            hint=f"move it to a module, or use engine={FOR_FUNCTIONS!r}",
+        )
 
 
 def check_workers(requested: str | int) -> None:

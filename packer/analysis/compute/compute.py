@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.analysis.compute.function import Function, open_function
+from packer.analysis.compute.function import Function, open_function, parse
 from packer.analysis.compute.job import VALID, ComputeJob, has_computed
 from packer.analysis.compute.run import BATCH_SIZE
 from packer.assembly.columns import change_columns
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.recipe.checks import checked
-from packer.recipe.engines import ENGINES, usable_processors
+from packer.recipe.engines import ENGINES, check_reachable, refuse_main, usable_processors
 from packer.recipe.options import BuildOptions
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, writing
@@ -217,9 +217,12 @@ def _workers(workers: int | None, engine: str, device: str, given: Sequence[Any]
                 hint="name it as 'module:function'",
             )
         return 0
-    if not entry.many_workers:
+    if not entry.many_workers or workers == 0:
         return 0
+    for one in given:
+        refuse_main(parse(one).use, engine)
     if entry.many_hosts:
+        check_reachable(None)
         return workers or "auto"
     return workers if workers is not None else usable_processors() if device == "cpu" else 1
 

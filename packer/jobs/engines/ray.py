@@ -8,7 +8,6 @@ nodes that join while a build runs get work, too, and a lost actor is replaced i
 import logging
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from packer.jobs.engines.base import TICK_S, Event
 from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.plan import Tasks, Unit, Verdicts, Work
 from packer.jobs.process import inherited_environment
-from packer.recipe.engines import ClusterSettings, WorkerSettings
+from packer.recipe.engines import ClusterSettings, WorkerSettings, check_reachable
 from packer.sources.item import read_items
 from packer.workspace import Workspace
 from packer.workspace.machines import enter_plan
@@ -40,7 +39,6 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-_CONNECT_LIMIT_S = 20.0
 _END_S = 5.0
 _LOOK_S = 2.0
 """Seconds between two looks for nodes."""
@@ -469,26 +467,11 @@ def _connect(address: str | None) -> None:
     BuildError
         If there is none.
     """
-    _check_reachable(address or os.environ.get("RAY_ADDRESS", ""))
+    check_reachable(address)
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise BuildError(_describe_failure(error)) from None
-
-
-def _check_reachable(address: str) -> None:
-    """Check that a server listens at ``host:port``. Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
-    except (OSError, OverflowError) as error:
-        raise BuildError(
-            expected=f"a Ray cluster at {shorten(address)}",
-            found=f"none ({error})",
-            hint="begin with `ray start --head`",
-        ) from None
 
 
 def _describe_failure(error: Exception) -> str:

@@ -142,6 +142,7 @@ def test_a_missing_cluster_is_reported(ray: Ray, tmp_path: Path) -> None:
     assert "expected a Ray cluster at" in printed
     assert "Traceback" not in printed
     assert "status 1" in printed
+    assert not (tmp_path / "out").exists(), "nothing is planned before"
 
 
 def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """What the Ray engine decides without a cluster; on a real Ray, see test_cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import write_images
+from support.errors import raises
 
 import packer
 from packer.recipe.engines import ClusterSettings
-from shardspec.errors import MissingDependencyError
+from shardspec.errors import BuildError, MissingDependencyError, UsageError
+from shardspec.layout import BUILD_FOLDER
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,6 +20,39 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(MissingDependencyError, match=r'pip install "facepack\[ray\]"'):
         packer.build(source, tmp_path / "out", engine="ray", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_functions_of_the_calling_script_are_refused_before_any_work(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers could not import them. No cluster is asked."""
+    monkeypatch.setattr("packer.recipe.engines.find_spec", lambda _: object())
+    source = write_images(tmp_path / "source", ["a.png"])
+
+    def flip(samples: Iterator[Any]) -> Iterator[Any]:
+        yield from samples
+
+    how: dict[str, Any] = {"size": 16, "engine": engine, "progress": False}
+    for step in (flip, "__main__:flip"):
+        with pytest.raises(UsageError, match="module:function"):
+            packer.build(source, tmp_path / "out", steps=["decode", "resize", step], **how)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_no_cluster_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the address, from the option or the environment. A source is not listed before."""
+    monkeypatch.setattr("packer.recipe.engines.find_spec", lambda _: object())
+    source = write_images(tmp_path / "source", ["a.png"])
+    packer.build(source, tmp_path / "made", size=16, engine="inline", progress=False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    how: dict[str, Any] = {"engine": "ray", "progress": False}
+    with raises(BuildError, expected="a Ray cluster at '127.0.0.1:2'"):
+        packer.build(tmp_path / "source", tmp_path / "out", size=16, ray_address="127.0.0.1:2", **how)
+    with raises(BuildError, expected="a Ray cluster at '127.0.0.1:1'"):
+        packer.compute(tmp_path / "made", "digest", **how)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "source"]
+    assert not (tmp_path / "made" / BUILD_FOLDER).exists()
 
 
 def test_the_gpus_of_a_node_share_its_workers() -> None:
