@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from packer.packed.bench.bench import bench
     from packer.packed.bench.report import BenchReport
     from packer.packed.columns import ColumnsResult, add, drop_field
-    from packer.packed.convert import convert
+    from packer.packed.convert.convert import convert
     from packer.packed.copy.cache import CacheReport, cache
     from packer.packed.copy.copy import CopyResult, copy
     from packer.packed.export.export import ExportResult, export
@@ -126,7 +126,7 @@ else:
             "cache": ImportTarget("packer.packed.copy.cache:cache"),
             "card": ImportTarget("packer.packed.publish.card:card"),
             "compute": ImportTarget("packer.analysis.compute.compute:compute"),
-            "convert": ImportTarget("packer.packed.convert:convert"),
+            "convert": ImportTarget("packer.packed.convert.convert:convert"),
             "copy": ImportTarget("packer.packed.copy.copy:copy"),
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
             "croissant": ImportTarget("packer.packed.publish.croissant:croissant"),

@@ -25,6 +25,9 @@ FIELD_ORDER = (
 OF_VIDEOS = ("video", "frames", "seconds", "audio_lengths")
 """Fields that packing writes only if samples are videos."""
 
+FRAME_KEY = "frame_key"
+"""Field of tracks that were made of packed frames: the key that each frame had."""
+
 RESERVED = frozenset(FIELD_ORDER) - {"label"}
 """Names that a column of a table must not have, because packing writes these fields."""
 

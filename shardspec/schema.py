@@ -216,6 +216,11 @@ class Field:
         return self.codec_entry is not None and self.codec_entry.video is not None
 
     @property
+    def in_time(self) -> bool:
+        """True if every value has one entry for each frame of the sample's videos, and is no video."""
+        return bool(self.codec.configuration.get("time"))
+
+    @property
     def sentinel(self) -> int:
         """Number stored for a missing value of a fixed field: `NO_CLASS` for a label or class, otherwise 0."""
         is_class = self.classes is not None or (self.name == "label" and self.is_scalar and self.dtype[1] == "i")
@@ -344,6 +349,11 @@ class Schema:
             raise SchemaError(
                 f"the dataset has {', '.join(self.names)}{like}", place=f"there is no field {shorten(name)}"
             ) from None
+
+    @property
+    def holds_tracks(self) -> bool:
+        """True if every sample has the frames of a track or video, and not a single one."""
+        return "frame" in self and any(field.in_time for field in self)
 
     def validity(self, name: str) -> str | None:
         """Return the field ``<name>_valid``, which is false for missing values; None if values are never missing."""

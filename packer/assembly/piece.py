@@ -33,9 +33,10 @@ MARK = b"PARTv5\r\n"
 
 OFFSETS, TAIL = struct.Struct("<QQ"), struct.Struct("<QQI8s")
 
-ValueKind = Literal["array", "sequence", "class", "image", "lossless", "text", "json", "blob"]
+ValueKind = Literal["array", "sequence", "class", "image", "lossless", "text", "json", "json_sequence", "blob"]
 """A ``class`` is a class name; it is replaced by its number when the names of all samples are known. A ``sequence`` is an
-array whose first axis counts frames, and so varies even if all samples so far have the same number."""
+array whose first axis counts frames, and so varies even if all samples so far have the same number. A ``json_sequence`` is
+a list with a value for each frame."""
 
 
 class ColumnSpec(NamedTuple):

@@ -18,6 +18,13 @@ from shardspec.wording import span
 class PackedSamples:
     """Reader of decoded rows of a packed dataset, for display and for packing again. Training uses `readers`.
 
+    Attributes
+    ----------
+    schema : Schema
+        The fields that are read.
+    codecs : dict of str to Codec
+        The codec of each field whose values are encoded.
+
     Parameters
     ----------
     path : Path
@@ -35,7 +42,7 @@ class PackedSamples:
     ) -> None:
         self.rows = PackedRows.of(path, check=check, digest=digest)
         self.schema: Schema = self.rows.schema.select(None if fields is None else list(fields))
-        self._codecs = codecs_of(self.schema)
+        self.codecs = codecs_of(self.schema)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,6 +63,11 @@ class PackedSamples:
             raise UsageError(expected=f"rows of 0 to {len(self) - 1}", found=span(numbers.min(), numbers.max()))
         return self.rows.read(numbers, self.schema.names)
 
+    def small(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """Return some decoded values of one row."""
+        columns = self.rows.read(np.array([row], np.int64), names)
+        return {name: self._value(self.schema[name], columns, 0) for name in names}
+
     def decode(self, columns: Columns) -> list[dict[str, Any]]:
         """Decode columns to samples."""
         count = len(columns[self.schema.names[0]])
@@ -63,7 +75,7 @@ class PackedSamples:
 
     def _value(self, field: Field, columns: Columns, row: int) -> Any:
         value = columns[field.name][row]
-        return value if field.is_fixed else self._codecs[field.name].decode(value)
+        return value if field.is_fixed else self.codecs[field.name].decode(value)
 
 
 def codecs_of(schema: Schema) -> dict[str, Codec]:

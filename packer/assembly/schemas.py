@@ -82,6 +82,8 @@ class FieldRules:
             kind = FieldType("image", codec=LOSSLESS_CODEC if spec.ndim == 3 else LOSSLESS_VIDEO_CODEC)
         elif spec.kind == "sequence":
             kind = FieldType("array", spec.dtype, in_time=True)
+        elif spec.kind == "json_sequence":
+            kind = FieldType("json", in_time=True)
         else:
             kind = FieldType(spec.kind, spec.dtype)
         classes = sorted(names) if spec.kind == "class" else self.classes.get(name)

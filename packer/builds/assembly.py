@@ -108,6 +108,11 @@ class BuildAssembler:
         self._rows, self._table = array("q"), RowTable(columns, self._rules)
         self._failed: ItemReport | None = None
 
+    @property
+    def reports_folder(self) -> Path:
+        """The folder in which `assemble` writes the reports."""
+        return self._space.final
+
     def read(self, finished: Iterable[int] = ()) -> None:
         """Record further finished tasks, and read a few of their pieces, in task order."""
         self._finished.update(finished)

@@ -46,7 +46,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "derive datasets and columns": {
         "split": "split a packed dataset into train, val and test, keeping groups together",
         "merge": "merge packed datasets that have the same fields, or the pieces of one build",
-        "convert": "convert a packed dataset to another format, without decoding",
+        "convert": "convert a packed dataset to another format, or its frames to tracks and back",
         "copy": "copy a packed dataset, or a part of it, between folders and object stores, and check every byte",
         "export": "export a packed dataset as image files and a table",
         "compute": "compute columns from the samples of a packed dataset; repeat the command to resume",

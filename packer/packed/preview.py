@@ -187,8 +187,11 @@ def shown_field(schema: Schema, path: Path) -> Field:
 
 def _strip(sample: dict[str, Any], schema: Schema) -> dict[str, Any]:
     """Return a sample with a few frames of its videos, from the first to the last, and their values."""
-    in_time = [name for name in sample if schema[name].is_encoded_video or schema[name].codec.configuration.get("time")]
-    return {**sample, **{name: sample[name][evenly(len(sample[name]), _STRIP)] for name in in_time}}
+    in_time = [name for name in sample if schema[name].is_encoded_video or schema[name].in_time]
+    return {
+        **sample,
+        **{name: [sample[name][at] for at in evenly(len(sample[name]), _STRIP)] for name in in_time},
+    }
 
 
 def _see_sound(value: Any, name: str) -> ImageFrames:

@@ -59,9 +59,7 @@ def cards(dataset: BrowsedDataset, rows: Sequence[int] | IntArray, more: Sequenc
     stored = [name for name in named if name in dataset.schema]
     wanted = dict.fromkeys([*stored, *(name for name in ("key", "label", *GEOMETRY) if name in dataset.schema)])
     samples = dataset.read(rows, list(wanted)) if wanted else [{} for _ in rows]
-    in_time = [
-        name for name in GEOMETRY if name in dataset.schema and dataset.schema[name].codec.configuration.get("time")
-    ]
+    in_time = [name for name in GEOMETRY if name in dataset.schema and dataset.schema[name].in_time]
     for sample in samples:  # the picture of a video is its middle frame
         sample.update({name: sample[name][len(sample[name]) // 2] for name in in_time})
     for name in named:

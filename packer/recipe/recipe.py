@@ -479,10 +479,6 @@ class Recipe:
             object.__setattr__(self, "gop", DEFAULT_GOP)
         if self.sample == "segment" and self.seconds is None:
             problems.add("seconds", expected="the length of a piece with sample segment", found="none")
-        if self.sample == "track" and "faces" not in self._used():
-            problems.add(
-                "sample", "only the step 'faces' finds tracks", hint="take --sample item for videos without faces"
-            )
 
     def _check_parts(self, problems: Problems) -> None:
         """Check the options for crops of a part of a face."""

@@ -21,7 +21,9 @@ BOXES_FROM = "boxes_from"
 
 PACKED_ROW = "_packed_row"
 """Column of an item that is a row of a packed dataset: ``[row, digest of the dataset]``. If the dataset has other keys
-that consist of the row's key and an ordinal, the largest such ordinal is the third value."""
+that consist of the row's key and an ordinal, the largest such ordinal is the third value. An item of several rows
+(`packer.sources.packed.PackedVideos`) has an object with ``rows``, ``digest``, and ``once``, the fields that a sample of
+its frames has once."""
 
 REASON_LENGTH = 1000
 """Longest reason in a report, in characters. Longer messages of libraries and steps are cut."""

@@ -1,7 +1,7 @@
 """The source for a packed dataset, whose samples become items with decoded fields."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -16,12 +16,14 @@ from packer.sources.item import PACKED_ROW, Item
 from packer.workspace.disk_list import LazyMap, text_list
 from packer.workspace.hashing import number_all
 from readers.formats.machine import available_processors
+from shardspec.columns import IntArray
 from shardspec.errors import UsageError
-from shardspec.fields import is_further_image
+from shardspec.fields import OF_VIDEOS, is_further_image
 from shardspec.layout import MANIFEST_NAME, Layout
 from shardspec.manifest import Manifest
-from shardspec.schema import class_name
+from shardspec.schema import Schema, class_name
 from shardspec.splits.groups import NO_GROUP
+from shardspec.wording import list_some, shorten
 
 _DIGEST_DIGITS = 16
 """Number of digits of the dataset's digest in every item, so that the plan changes with the dataset."""
@@ -105,11 +107,7 @@ class PackedSource:
         """Return the names of the rows for reports, which are their keys."""
         if "key" not in manifest.schema:
             return LazyMap(range(manifest.samples), "row-{:08d}".format)
-        with closing(PackedRows.of(self.root, check="size", manifest=manifest)) as rows:
-            batches = rows.batches(["key"])
-            return text_list().extend(
-                bytes(key).decode("utf-8", "surrogateescape") for b in batches for key in b["key"]
-            )
+        return text_list().extend(_keys_of(self.root, manifest))
 
     def _labels(self, field_name: str, manifest: Manifest) -> tuple["np.ma.MaskedArray[Any, Any]", list[str] | None]:
         """Read a field as labels. Texts are numbered in sorted order; class numbers and integers are kept."""
@@ -130,6 +128,138 @@ class PackedSource:
         return np.ma.array(values, mask=groups.of_row == NO_GROUP), None if field.classes is None else list(
             field.classes
         )
+
+
+class PackedVideos:
+    """The items that the rows of a packed dataset were made from, each with its rows (`packer.sources.base.Source`).
+
+    An item has the number that is in the keys of its rows, and the name that `name_of` returns for its first row. Its
+    rows are in the order of their frames.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset's folder.
+    sample : {"frame", "track", "item"}
+        What the samples will be.
+    name_of : callable
+        Returns the name of the item of a row.
+    """
+
+    def __init__(self, root: Path, sample: str, name_of: Callable[[int], str]) -> None:
+        self.root = root.resolve()
+        self._sample = sample
+        self._name_of = name_of
+
+    def list_items(self, label_from: str, path_column: str) -> Listing:
+        """List the items, by their numbers.
+
+        Raises
+        ------
+        UsageError
+            If the dataset's rows do not suit the samples.
+        DatasetError
+            If a shard differs from the manifest.
+        """
+        refuse_path_column(path_column, "a packed dataset")
+        layout = Layout(self.root)
+        manifest = layout.load()
+        self._check(manifest.schema)
+        check_digests(layout, manifest)
+        items = self._item_numbers(manifest)
+        if manifest.schema.holds_tracks:
+            order = np.argsort(items, kind="stable")
+            once = [field.name for field in manifest.schema if not (field.in_time or field.is_encoded_video)]
+        else:
+            order = np.lexsort((read_column(self.root, manifest, "frame_position"), items))
+            once = self._once(manifest, items)
+        once = [name for name in once if name not in ("key", "audio", *OF_VIDEOS)]
+        edges = np.flatnonzero(np.diff(items[order], prepend=-1, append=-1)).tolist()
+        row_bytes = manifest.stored_bytes // max(1, manifest.samples)
+        known = {"digest": manifest.digest[:_DIGEST_DIGITS], "once": once}
+
+        def describe(index: int) -> Item:
+            rows = order[edges[index] : edges[index + 1]].tolist()
+            columns = {PACKED_ROW: {"rows": rows, **known}}
+            name = self._name_of(rows[0])
+            return Item(index, name, str(self.root), row_bytes * len(rows), columns=columns, number=int(items[rows[0]]))
+
+        classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
+        return Listing(LazyMap(range(len(edges) - 1), describe), classes=classes, about=manifest.about)
+
+    def _check(self, schema: Schema) -> None:
+        tracks = schema.holds_tracks
+        if self._sample == "frame":
+            if not tracks:
+                raise UsageError(option="sample", expected="a dataset of tracks or videos with frame", found="frames")
+            return
+        if not tracks and not ("image" in schema and schema["image"].is_image):
+            raise UsageError(option="sample", expected="a dataset with a field image or video", found=str(self.root))
+        missing = [name for name in ("key", "frame", "time", "frame_position") if name not in schema]
+        if self._sample == "track" and "track" not in schema:
+            missing.append("track")
+        if missing:
+            raise UsageError(
+                option="sample",
+                expected=f"a dataset with {list_some(missing)} of each frame with {self._sample}",
+                found=f"one without ({self.root})",
+                hint="take --sample item for videos without faces" if missing == ["track"] else None,
+            )
+
+    def _item_numbers(self, manifest: Manifest) -> IntArray:
+        """Return the number of each row's item, from its key."""
+        numbers = np.empty(manifest.samples, np.int64)
+        for row, key in enumerate(_keys_of(self.root, manifest)):
+            item, dash, _ = key.partition("-")
+            if not dash or not item.isdecimal():
+                raise UsageError(
+                    place=self.root, expected="keys with an item's number, such as 00000003-000012", found=shorten(key)
+                )
+            numbers[row] = int(item)
+        return numbers
+
+    def _once(self, manifest: Manifest, items: IntArray) -> list[str]:
+        """Return the fields of frames that each sample has once: numbers and texts that are equal in all its frames."""
+        schema = manifest.schema
+        groups = items
+        if self._sample == "track":
+            tracks = read_column(self.root, manifest, "track")
+            if (tracks < 0).all():
+                raise UsageError(
+                    option="sample", expected="a dataset of tracks' frames", found="images, without tracks"
+                )
+            _, groups = np.unique(np.stack([items, tracks]), axis=1, return_inverse=True)
+        _, firsts, group_of = np.unique(groups, return_index=True, return_inverse=True)
+        first_of = firsts[group_of.reshape(-1)]
+        once = []
+        for field in schema:
+            if field.name in _OF_FRAMES or is_further_image(field.name.removesuffix("_valid")):
+                continue
+            if not (field.is_scalar or field.kind == "text"):
+                continue
+            values = read_groups(self.root, field.name).of_row
+            if (values == values[first_of]).all():
+                once.append(field.name)
+            elif field.classes is not None:
+                raise UsageError(
+                    place=f"field {field.name!r}",
+                    expected=f"one class for all frames of a sample with sample {self._sample}",
+                    found="several",
+                )
+        return once
+
+
+_OF_FRAMES = {
+    *("key", "frame", "time", "frame_position", "score", "landmarks_valid", "interpolated", "audio", "audio_valid"),
+}
+"""Fields with a number or text of each frame, even if they are equal in all frames of a dataset."""
+
+
+def _keys_of(root: Path, manifest: Manifest) -> Iterator[str]:
+    with closing(PackedRows.of(root, check="size", manifest=manifest)) as rows:
+        for batch in rows.batches(["key"]):
+            for key in batch["key"]:
+                yield bytes(key).decode("utf-8", "surrogateescape")
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:

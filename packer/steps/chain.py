@@ -13,6 +13,7 @@ from packer.recipe import Recipe, StepSpec
 from packer.sources.item import PACKED_ROW, REASON_LENGTH, Item
 from packer.sources.member_bytes import close_contents, read_arrays
 from packer.steps.encode import KEPT, OriginalBytes, image_codec
+from packer.steps.packed_frames import track_frames
 from packer.steps.report import ItemReport
 from packer.vision.detect.detections import FaceDetector
 from packer.vision.faults import describe_error, describe_line
@@ -51,6 +52,10 @@ REPORT = "_report"
 
 SAMPLED = "_sampled"
 """Key of a video's frames that carries the indices of all sampled frames; None if they are not known in advance."""
+
+ONCE = "_once"
+"""Key of a frame that carries the names of the fields that the sample of its track has once; by default, the item's columns
+and a few others (`packer.steps.gather`)."""
 
 STILL: Mapping[str, Any] = {"frame": 0, "time": 0.0, "frame_position": 0}
 """Values for an image of the fields that locate a frame in its video."""
@@ -112,17 +117,13 @@ class Pipeline:
         MissingDependencyError
             If a library that a built-in step needs is not installed.
         """
-        try:
-            samples: Iterator[Sample] = iter((self._load(item, report),))
-        except MissingDependencyError:
-            raise
-        except Exception as error:
-            raise _step_error("source", None, error) from error
-        given = [1] + [0] * len(self.steps)
+        steps = [("source", lambda _: self._load(item, report)), *self.steps]
+        samples: Iterator[Sample] = iter(())
+        given = [0] * len(steps)
         ended: list[int] = []
         stages: list[Generator[Sample]] = []
         try:
-            for place, (name, step) in enumerate(self.steps, start=1):
+            for place, (name, step) in enumerate(steps):
                 samples = _run_step(name, step, samples, given, ended, place)
                 stages.append(samples)
             yield from samples
@@ -134,19 +135,18 @@ class Pipeline:
             # Blame the first step that ended, not the first in the chain without samples: a step that requests no
             # samples leaves the steps before it unread.
             barren = next(place for place in ended if not given[place])
-            raise StepError(self.steps[barren - 1][0], _describe_none(report, given[barren - 1]))
+            raise StepError(steps[barren][0], _describe_none(report, given[barren - 1] if barren else 0))
 
     def close(self) -> None:
         """Close the packed dataset or the archive that items were read from."""
         self._packed.close()
         close_contents()
 
-    def _load(self, item: Item, report: ItemReport) -> Sample:
-        """Return an item's columns, its arrays in an archive, and its fields if it is a row of a packed dataset."""
+    def _load(self, item: Item, report: ItemReport) -> Iterator[Sample]:
+        """Yield an item's columns, its arrays in an archive, and its fields if it consists of rows of a packed dataset."""
         start: Sample = {"source": item.name, ITEM: item, REPORT: report}
-        sample = {**start, **self._packed.load(item), **item.columns, **read_arrays(item)}
-        _check_sample(sample)
-        return sample
+        for fields in self._packed.frames(item):
+            yield {**start, **fields, **item.columns, **read_arrays(item)}
 
 
 def unchanged(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -176,10 +176,10 @@ def _run_step(
     ended.append(place)
 
 
-def _step_error(name: str, step: Step | None, error: BaseException) -> StepError:
+def _step_error(name: str, step: Step, error: BaseException) -> StepError:
     if isinstance(error, ItemError):
         return StepError(name, str(error) or describe_error(error))
-    return StepError(name, f"{describe_error(error)}{'' if step is None else _place_in_file(step, error)}")
+    return StepError(name, f"{describe_error(error)}{_place_in_file(step, error)}")
 
 
 def _place_in_file(step: Step, error: BaseException) -> str:
@@ -293,23 +293,45 @@ class PackedItems:
         if PACKED_ROW not in item.columns:
             return {}
         row, digest = item.columns[PACKED_ROW][:2]
+        return self._load_row(self._open(item, digest), row)
+
+    def frames(self, item: Item) -> Iterator[dict[str, Any]]:
+        """Yield the fields of each frame of an item that has several rows (`PackedVideos`); otherwise what `load` returns."""
+        place = item.columns.get(PACKED_ROW)
+        if not isinstance(place, Mapping):
+            yield self.load(item)
+            return
+        samples = self._open(item, place["digest"])
+        found: Iterator[dict[str, Any]] = (
+            track_frames(samples, place["rows"])
+            if samples.schema.holds_tracks
+            else (self._load_row(samples, row) for row in place["rows"])
+        )
+        for frame in found:
+            known = {PACKED_KEY: frame["key"]} if "key" in frame else {}
+            yield {**frame, **known, ONCE: place["once"]}
+
+    def _open(self, item: Item, digest: str) -> PackedSamples:
         if self._samples is None or self._path != item.path:
             self.close()
             # The digests of the files were compared when the items were listed.
             self._path, self._samples = item.path, PackedSamples(item.location(), check="size", digest=digest)
-        columns = self._read(self._samples, row)
-        (sample,) = self._samples.decode(columns)
-        for field in self._samples.schema:
+        return self._samples
+
+    def _load_row(self, samples: PackedSamples, row: int) -> dict[str, Any]:
+        columns = self._read(samples, row)
+        (sample,) = samples.decode(columns)
+        for field in samples.schema:
             if field.is_scalar and field.dtype in _PYTHON_TYPES:
                 sample[field.name] = _PYTHON_TYPES[field.dtype](sample[field.name])
         if not self._keeps_label:
             sample.pop("label", None)
-            mark = self._samples.schema.validity("label")
+            mark = samples.schema.validity("label")
             if mark is not None:
                 del sample[mark]  # the field that says which samples have a label
         if "key" in sample:
             sample[PACKED_KEY] = sample["key"]
-        return {**sample, KEPT: self._kept(sample, columns)}
+        return {**sample, KEPT: self._kept(samples, sample, columns)}
 
     def _read(self, samples: PackedSamples, row: int) -> Columns:
         """Return the encoded values of a row. If rows are read in sequence, the next rows are read ahead."""
@@ -336,9 +358,8 @@ class PackedItems:
             self._samples.rows.close()
             self._samples = None
 
-    def _kept(self, sample: Mapping[str, Any], columns: Columns) -> OriginalBytes | None:
-        assert self._samples is not None
-        field = self._samples.schema.by_name.get("image")
+    def _kept(self, samples: PackedSamples, sample: Mapping[str, Any], columns: Columns) -> OriginalBytes | None:
+        field = samples.schema.by_name.get("image")
         # The stored bytes of a raw image may begin with its shape, which a part stores separately.
         if field is None or field.codec.name == "raw" or field.codec != self._codec:
             return None
@@ -348,5 +369,7 @@ class PackedItems:
 
 def sample_key(item: Item, key: str, number: int) -> str:
     """Return the key of a sample from a packed row: the row's key; further samples get an unused number."""
+    if isinstance(item.columns[PACKED_ROW], Mapping):  # each frame has a key
+        return key
     taken = sum(item.columns[PACKED_ROW][2:])
     return f"{key}-{number + taken:06d}" if number else key

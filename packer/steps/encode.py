@@ -65,6 +65,7 @@ _NAMES_KEPT = 4096
 
 _IMAGE, _TEXT = ColumnSpec("image", "|u1", 3), ColumnSpec("text", "|u1", 1)
 _BLOB, _JSON = ColumnSpec("blob", "|u1", 1), ColumnSpec("json", "|u1", 1)
+_JSON_SEQUENCE = ColumnSpec("json_sequence", "|u1", 1)
 
 _write_utf8 = codec_for(Field("text", "text", "|u1", (None,), NamedConfig("utf8"))).encode
 _write_json = codec_for(Field("json", "text", "|u1", (None,), NamedConfig("json"))).encode
@@ -223,7 +224,8 @@ class Encoder:
                 pass  # an integer that does not fit into a signed 64-bit integer
         for types, encode in BYTES_OF.values():
             if isinstance(value, types):
-                return encode(value)
+                found = encode(value)
+                return found._replace(spec=_JSON_SEQUENCE) if in_time else found
         array = _as_array(name, value)
         if is_image_field(name) and is_image(array):
             if lossless:

@@ -13,10 +13,10 @@ import numpy as np
 
 from packer.recipe import Recipe
 from packer.sources.item import Item
-from packer.steps.chain import ITEM, REPORT, Sample, Step, require_image
+from packer.steps.chain import ITEM, ONCE, REPORT, Sample, Step, require_image
 from packer.steps.encode import SEQUENCES, audio_length
 from shardspec.errors import ItemError
-from shardspec.fields import field_name, is_further_image, video_name
+from shardspec.fields import FRAME_KEY, field_name, is_further_image, video_name
 
 _ONCE = ("source", "label", "track", "bucket")
 _CLOSE_S = 1e-6
@@ -121,7 +121,7 @@ def join_frames(frames: Sequence[Sample], recipe: Recipe, seconds: float) -> Sam
     """Return the sample of a run of frames, which lasts some seconds."""
     first = frames[0]
     item: Item = first[ITEM]
-    once = {*_ONCE, *item.columns, *item.arrays} - set(map(field_name, recipe.intervals))
+    once = set(first.get(ONCE, (*_ONCE, *item.columns, *item.arrays))) - set(map(field_name, recipe.intervals))
     joined: Sample = {ITEM: item, REPORT: first[REPORT], "frames": len(frames)}
     joined["seconds"] = seconds
     sequences = set()
@@ -139,6 +139,7 @@ def join_frames(frames: Sequence[Sample], recipe: Recipe, seconds: float) -> Sam
                 sequences.add("audio_lengths")
         else:
             target = video_name(name) if name == "image" or is_further_image(name) else name
+            target = FRAME_KEY if name == "key" else target
             joined[target] = _stack(name, values)
             sequences.add(target)
     joined[SEQUENCES] = frozenset(sequences)
@@ -153,8 +154,10 @@ def _value(frame: Mapping[str, Any], name: str) -> Any:
 
 def _stack(name: str, values: Sequence[Any]) -> Any:
     """Stack the values of frames: numbers and arrays in an array, others in a list."""
-    if isinstance(values[0], str | bytes | dict | list):
+    if isinstance(values[0], str | dict | list):
         return list(values)
+    if isinstance(values[0], bytes | bytearray | memoryview):
+        raise ItemError(expected=f"numbers, texts or arrays in the field {name!r} of a track's frames", found="bytes")
     shapes = sorted({np.shape(value) for value in values})
     if len(shapes) > 1:
         what = "frames" if name == "image" else f"values of {name!r}"

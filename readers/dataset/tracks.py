@@ -16,7 +16,7 @@ from readers.order.order import SampledRows
 from shardspec.codecs import codec_for
 from shardspec.columns import Columns, IntArray, fill_missing
 from shardspec.errors import CodecError, UsageError
-from shardspec.fields import image_name
+from shardspec.fields import FRAME_KEY, image_name
 from shardspec.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def _schemas(base: SampleDataset) -> tuple[Schema, Schema] | None:
 def holds_tracks(base: SampleDataset) -> bool:
     """Return whether the samples of a dataset are tracks, and not frames."""
     schemas = _schemas(base)
-    return schemas is not None and "frame" in schemas[1] and bool(_time_fields(schemas[1]))
+    return schemas is not None and schemas[1].holds_tracks
 
 
 def _time_fields(schema: Schema) -> dict[str, Field]:
-    return {f.name: f for f in schema if f.codec.configuration.get("time") and f.name != _LENGTHS}
+    return {f.name: f for f in schema if f.in_time and f.name != _LENGTHS}
 
 
 class FramesOfTracks(DerivedDataset):
@@ -72,12 +72,14 @@ class FramesOfTracks(DerivedDataset):
                 )
         self._encoded = base.with_decode({name: Encoded() for name in videos})
         self._in_time = _time_fields(every)
-        self._tracked = "track" in every
+        self._tracked = "track" in every and not every["track"].in_time
         self._lengths = base.column(_LENGTHS) if _LENGTHS in every and "audio" in schema else None
         self._counts = np.asarray(base.column("frames"), np.int64)
         self._ends = np.cumsum(self._counts)
         left = [field.name for field in schema if field.name not in _OF_TRACKS]
         self._names = {videos.get(name, name): name for name in left}
+        if FRAME_KEY in self._names:
+            self._names["key"] = self._names.pop(FRAME_KEY)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -93,8 +95,9 @@ class FramesOfTracks(DerivedDataset):
     @property
     def small_fields(self) -> tuple[str, ...]:
         """Fields with a number or a text for each frame or track."""
-        in_time = [name for name, field in self._in_time.items() if len(field.shape) == 1 and name != "audio"]
-        return (*(name for name in self.base.small_fields if name not in _OF_TRACKS), *in_time)
+        in_time = [name for name, field in self._in_time.items() if len(field.shape) == 1 and name != FRAME_KEY]
+        known = [name for name in self.base.small_fields if name not in (*_OF_TRACKS, FRAME_KEY)]
+        return tuple(dict.fromkeys((*known, *in_time)))
 
     @property
     def sample_bytes(self) -> float:
@@ -106,17 +109,17 @@ class FramesOfTracks(DerivedDataset):
         """Layout of the values of a frame."""
         base = self.base.raw_layout
         layout: dict[str, ValueLayout] = {}
-        for name in self._names:
+        for name, stored in self._names.items():
             if name in self._videos:
                 sides = self._videos[name].shape[1:]
                 layout[name] = _layout(sides, np.dtype(np.uint8), image=True)
             elif name == "audio":
                 layout[name] = self._audio_layout()
-            elif name in self._in_time:
-                field = self._in_time[name]
+            elif stored in self._in_time and self._in_time[stored].kind != "text":
+                field = self._in_time[stored]
                 layout[name] = _layout(field.shape[1:], field.numpy_dtype)
             else:
-                layout[name] = base[name]
+                layout[name] = base[stored]
         return layout
 
     def _audio_layout(self) -> ValueLayout:
@@ -163,10 +166,13 @@ class FramesOfTracks(DerivedDataset):
 
     def column(self, name: str) -> npt.NDArray[Any] | list[Any]:
         """Return one field of all frames."""
-        field = self._in_time.get(name)
-        if field is None or name == "audio":
+        stored = self._names.get(name, name)
+        field = self._in_time.get(stored)
+        if field is None:
             return super().column(name)
-        values = self.base.column(name)
+        values = self.base.column(stored)
+        if field.kind == "text":
+            return [value for track in values for value in track]
         empty = np.empty((0, *(axis or 0 for axis in field.shape[1:])), field.numpy_dtype)
         joined: npt.NDArray[Any] = np.concatenate([empty, *values])
         return joined
@@ -198,8 +204,8 @@ class FramesOfTracks(DerivedDataset):
                 elif name == "audio":
                     lengths = None if self._lengths is None else self._lengths[track]
                     _put(out[name], places, _cut_audio(value, count, numbers, lengths))
-                elif name in self._in_time:
-                    _put(out[name], places, value[numbers])
+                elif stored in self._in_time:
+                    _put(out[name], places, [value[number] for number in numbers.tolist()])
                 else:
                     _put(out[name], places, [value] * len(places))
 

@@ -207,7 +207,7 @@ def check_times(schema: Schema, plans: Mapping[str, DecodePlan]) -> None:
         If there is such a field. The message names it and the alternative.
     """
     planned = {name: plan for name, plan in plans.items() if hasattr(plan, "numbers")}
-    whole = [f.name for f in schema if f.codec.configuration.get("time") or f.name in JOINED]
+    whole = [f.name for f in schema if f.in_time or f.name in JOINED]
     whole += [f.name for f in schema if f.is_encoded_video and f.name not in planned]
     if planned and whole:
         raise UsageError(

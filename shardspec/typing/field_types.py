@@ -10,7 +10,7 @@ import numpy as np
 from shardspec.codecs import is_lossy
 from shardspec.errors import SchemaError
 from shardspec.fields import is_image_field, is_mask_name
-from shardspec.schema import AXES_MAX, DTYPES, Field, NamedConfig
+from shardspec.schema import AXES_MAX, DTYPES, Field, Kind, NamedConfig
 from shardspec.wording import shorten
 
 LABEL = "label"
@@ -52,7 +52,7 @@ class FieldType:
     optional : bool
         Whether a value may be None.
     in_time : bool
-        Whether the first axis of an array counts the frames of a video.
+        Whether the first axis of an array, or of a list for JSON, counts the frames of a video.
     """
 
     kind: FieldKind
@@ -94,8 +94,10 @@ class FieldType:
             The point layout of landmarks.
         """
         names = None if classes is None else tuple(classes)
+        marks = {"time": True} if self.in_time else {}
         if self.kind in ("text", "json"):
-            return Field(name, "text", "|u1", (None,), NamedConfig("json" if self.kind == "json" else "utf8"))
+            codec = NamedConfig("json", marks) if self.kind == "json" else NamedConfig("utf8")
+            return Field(name, "text", "|u1", (None,), codec)
         if self.kind == "blob":
             return Field(name, "bytes", "|u1", (None,))
         if self.kind == "class":
@@ -104,8 +106,8 @@ class FieldType:
             return Field(name, "bytes", "|u1", shape, self.codec)
         if None not in shape:
             return Field(name, "fixed", self.dtype, shape, classes=names, layout=layout)
-        codec = NamedConfig("raw", {"time": True} if self.in_time else {})
-        return Field(name, "bytes" if None in shape[1:] else "ragged", self.dtype, shape, codec)
+        kind: Kind = "bytes" if None in shape[1:] else "ragged"
+        return Field(name, kind, self.dtype, shape, NamedConfig("raw", marks))
 
     def to_json(self) -> dict[str, Any]:
         """Return the type as JSON."""

@@ -35,7 +35,7 @@ from shardspec.fields import OF_VIDEOS
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS, describe_similar_classes
-from shardspec.wording import LENGTH, LONG, counted, cut, did_you_mean, list_some, quote_some, shorten
+from shardspec.wording import LENGTH, LONG, counted, cut, did_you_mean, list_some, program, quote_some, shorten
 
 _LEAST = 1000
 """Progress is shown only if there are at least this many items."""
@@ -97,7 +97,11 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
             option="sample",
             expected="frame for a packed dataset, whose samples are packed one by one",
             found=recipe.sample,
-            hint=f"build from the videos; --boxes {source.root} takes its faces, so that nothing is detected again",
+            hint=f"{program()} convert {source.root} OUT --sample {recipe.sample}",
+        )
+    if recipe.sample == "track" and all(step.use in STEPS and step.use != "faces" for step in recipe.chain):
+        raise UsageError(
+            "only the step 'faces' finds tracks", option="sample", hint="take --sample item for videos without faces"
         )
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)

@@ -71,6 +71,8 @@ class BuildPlan:
         Digest of the numbers of the dataset's items to drop; empty if none are dropped.
     fields : dict of str to str
         The field that each column of the source becomes, by column (`packer.sources.base.Listing`).
+    inputs : list of dict
+        Provenance of the packed datasets whose samples are joined or divided; empty if there are none.
     """
 
     recipe: Mapping[str, Any]
@@ -85,6 +87,7 @@ class BuildPlan:
     base: str = ""
     gone: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[Mapping[str, Any]] = ()
 
     kind: ClassVar[str] = "build"
 
@@ -108,7 +111,8 @@ class BuildPlan:
     def manifest_recipe(self) -> dict[str, Any]:
         """The recipe for the manifest, with names in place of paths, since `runtime` has the digests of the files."""
         paths = [spec.name for spec in fields(Recipe) if spec.metadata.get("path") and self.recipe.get(spec.name)]
-        return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}}
+        inputs = {"inputs": list(self.inputs)} if self.inputs else {}
+        return {**self.recipe, **{name: _names_alone(self.recipe[name]) for name in paths}, **inputs}
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""

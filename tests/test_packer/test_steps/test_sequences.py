@@ -214,7 +214,8 @@ def test_several_sizes_and_several_faces_are_rejected_by_name(tmp_path: Path) ->
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
-    result = run_packer("build", tmp_path, tmp_path / "out", *options, expect=2)
+    (tmp_path / "in").mkdir()
+    result = run_packer("build", tmp_path / "in", tmp_path / "out", *options, expect=2)
     assert message in result.stderr
 
 
@@ -222,7 +223,7 @@ def test_samples_of_a_packed_dataset_are_not_joined(tmp_path: Path) -> None:
     write_image(tmp_path / "in" / "a.png", scene(1, (24, 24)))
     build(tmp_path, label_from="none")
     result = run_packer("build", tmp_path / "out", tmp_path / "again", "--sample", "item", expect=2)
-    assert "takes its faces, so that nothing is detected again" in result.stderr
+    assert f"convert {tmp_path / 'out'} OUT --sample item" in result.stderr
 
 
 def test_clips_of_tracks_are_those_of_frames(tmp_path: Path) -> None:

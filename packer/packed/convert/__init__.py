@@ -1,0 +1,1 @@
+"""``packer convert``: another format, or other samples."""
