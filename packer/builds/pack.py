@@ -15,6 +15,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.fields import Image, declare
 from packer.recipe.options import BuildOptions
 from packer.recipe.parsing import encodings_with
+from packer.recipe.recipe import DEFAULT_ENCODING
 from packer.sources.inputs import InputsSource
 from packer.steps.call import Function
 from packer.workspace.folder import output_folder
@@ -33,7 +34,7 @@ def pack(
     fields: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
     format: str = Recipe.format,
-    encode: str = Recipe.encode,
+    encode: str = DEFAULT_ENCODING,
     quality: int = Recipe.quality,
     subsampling: str = Recipe.subsampling,
     shard_size: str | int | None = Recipe.shard_size,
@@ -114,7 +115,8 @@ def image_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Image:
     UsageError
         If fields are declared, and options for images are given as well.
     """
-    given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(Recipe, name)]
+    usual = Recipe()
+    given = [name for name in ("encode", "quality", "subsampling") if getattr(recipe, name) != getattr(usual, name)]
     if fields is not None and given:
         raise UsageError(
             "applies only if no fields are declared",

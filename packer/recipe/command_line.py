@@ -14,7 +14,7 @@ from shardspec.wording import shorten
 
 def changed_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a manifest's recipe that are not at their defaults."""
-    defaults = {spec.name: spec.default for spec in fields(Recipe)}
+    defaults = {spec.name: spec.metadata.get("usual", spec.default) for spec in fields(Recipe)}
     return {
         name: value
         for name, value in recipe.items()

@@ -82,35 +82,47 @@ def codec_of_encoding(encoding: str, **options: Any) -> NamedConfig:
     return NamedConfig(encoding, {name: value for name, value in options.items() if name in read})
 
 
-def parse_field_encoding(text: str, quality: int, subsampling: str) -> tuple[str, NamedConfig]:
+def parse_field_encoding(text: str, options: Mapping[str, Any]) -> tuple[str, NamedConfig]:
     """Parse ``FIELD=ENCODING`` or ``FIELD=ENCODING:QUALITY`` as a field and its codec.
 
     Parameters
     ----------
-    quality : int
-        Quality if the text has none.
+    options : mapping
+        Options of the codec, such as ``gop``; ``quality``, if the text has none, for images and for videos with the
+        encoding ``encode``; and ``videos``, whether the fields are videos.
 
     Raises
     ------
     UsageError
         If the text has another form.
     """
+    videos = options["videos"]
+    known, reads, main = (
+        (VIDEO_ENCODINGS, video_encodings_with("quality"), "video")
+        if videos
+        else (ENCODINGS, encodings_with("quality"), "image")
+    )
     name, separator, how = text.partition("=")
     encoding, colon, given = how.partition(":")
     if not separator or not NAME.match(name):
-        raise UsageError(expected="FIELD=ENCODING, such as ir_image=jpeg:90", found=shorten(text))
-    if name == "image":
+        form = "ir_video=av1:30" if videos else "ir_image=jpeg:90"
+        raise UsageError(expected=f"FIELD=ENCODING, such as {form}", found=shorten(text))
+    if name == main:
         raise UsageError(
-            expected="a field other than image", found=shorten(text), hint="encode and quality are for image"
+            expected=f"a field other than {main}", found=shorten(text), hint=f"encode and quality are for {main}"
         )
-    if encoding not in ENCODINGS:
-        like = did_you_mean(encoding, ENCODINGS)
-        raise UsageError(place=name, expected=f"one of {', '.join(ENCODINGS)}", found=f"{shorten(encoding)}{like}")
+    if encoding not in known:
+        like = did_you_mean(encoding, known)
+        raise UsageError(place=name, expected=f"one of {', '.join(known)}", found=f"{shorten(encoding)}{like}")
+    quality = options["quality"]
+    low, high = 1, 100
+    if videos and encoding in reads:
+        low, high, usual = video_types()[encoding].quality or (low, high, quality)
+        quality = quality if encoding == options["encode"] else usual
     if colon:
-        if encoding not in encodings_with("quality"):
-            known = " or ".join(encodings_with("quality"))
-            raise UsageError(place=name, expected=f"a quality only with {known}", found=shorten(how))
-        if not given.isdecimal() or not given.isascii() or len(given) > 3 or not 1 <= int(given) <= 100:
-            raise UsageError(place=name, expected="a quality of 1 to 100", found=shorten(given))
+        if encoding not in reads:
+            raise UsageError(place=name, expected=f"a quality only with {' or '.join(reads)}", found=shorten(how))
+        if not given.isdecimal() or not given.isascii() or len(given) > 3 or not low <= int(given) <= high:
+            raise UsageError(place=name, expected=f"a quality of {low} to {high}", found=shorten(given))
         quality = int(given)
-    return name, codec_of_encoding(encoding, quality=quality, subsampling=subsampling)
+    return name, codec_of_encoding(encoding, quality=quality, subsampling=options["subsampling"], gop=options["gop"])

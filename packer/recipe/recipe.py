@@ -61,6 +61,7 @@ DETECTORS = ("auto", "openvino", "torch")
 _SMALLEST_FOUND = 20
 """Smallest face that MTCNN detects, in pixels. Boxes and custom detectors may have smaller ones."""
 
+DEFAULT_ENCODING, DEFAULT_VIDEO_ENCODING = "jpeg", "h264"
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 DEFAULT_GOP = 4
@@ -287,15 +288,16 @@ class Recipe:
     )
 
     encode: str = option(
-        "jpeg",
-        "encoding of images, or of videos (h264, av1, ffv1; default with --sample track, item and segment: h264); masks "
-        "and other extra images are stored without loss",
+        None,
+        "encoding of images (default: jpeg), or of videos with --sample track, item and segment (h264, av1, ffv1; default: "
+        "h264); masks and other extra images are stored without loss",
         choices=(*ENCODINGS, *VIDEO_ENCODINGS),
+        usual=DEFAULT_ENCODING,
     )
     encode_field: tuple[str, ...] = option(
         (),
-        "encoding of another image field, with an optional quality, such as ir_image=jpeg:90 or depth_image=png "
-        "(repeatable)",
+        "encoding of another field of images or videos, with an optional quality, such as ir_image=jpeg:90, "
+        "depth_image=png or ir_video=av1:30 (repeatable)",
         metavar="FIELD=HOW",
     )
     quality: int = option(
@@ -401,12 +403,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
+        if self.encode is None:
+            usual = DEFAULT_ENCODING if self.sample == "frame" else DEFAULT_VIDEO_ENCODING
+            object.__setattr__(self, "encode", usual)
         problems = Problems(of_options=True)
         settle(self, problems)
         if self.crop != "face" and self.align_as is None and "faces" in self._used():
             object.__setattr__(self, "align_as", "auto-avsr-68" if self.landmarks == "68" else "auto-avsr-4")
         options = vars(self)
-        given = [spec.name for spec in fields(self) if options[spec.name] != spec.default]
+        given = [
+            spec.name for spec in fields(self) if options[spec.name] not in (spec.default, spec.metadata.get("usual"))
+        ]
         self._check_videos(problems)
         chosen = [name for name in SAMPLING if name in given]
         if len(chosen) > 1:
@@ -461,8 +468,6 @@ class Recipe:
             elif self.quality == 0:
                 problems.add("quality", expected="1 or more", found=0)
             return
-        if self.encode == type(self).encode:
-            object.__setattr__(self, "encode", "h264")
         video = video_types().get(self.encode)
         if video is None:
             known = ", ".join(VIDEO_ENCODINGS)
@@ -526,7 +531,7 @@ class Recipe:
         names: list[str] = []
         for text in self.encode_field:
             try:
-                name, _ = parse_field_encoding(text, self.quality, self.subsampling)
+                name, _ = parse_field_encoding(text, self._encoding_options)
             except UsageError as error:
                 problems.add("encode_field", str(error))
                 continue
@@ -562,8 +567,18 @@ class Recipe:
 
     @property
     def field_codecs(self) -> dict[str, NamedConfig]:
-        """Codecs of image fields in `encode_field`."""
-        return dict(parse_field_encoding(text, self.quality, self.subsampling) for text in self.encode_field)
+        """Codecs of fields of images or videos in `encode_field`."""
+        return dict(parse_field_encoding(text, self._encoding_options) for text in self.encode_field)
+
+    @property
+    def _encoding_options(self) -> dict[str, Any]:
+        return {
+            "videos": self.sample != "frame",
+            "encode": self.encode,
+            "quality": self.quality,
+            "subsampling": self.subsampling,
+            "gop": self.gop or DEFAULT_GOP,
+        }
 
     @property
     def shapes(self) -> tuple[Bucket, ...]:

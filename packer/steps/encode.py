@@ -52,7 +52,15 @@ class OriginalBytes(NamedTuple):
 def image_codec(recipe: Recipe) -> NamedConfig:
     """Return the codec of image or video fields in a recipe, except for fields in its `field_codecs`."""
     options: dict[str, Any] = {"quality": recipe.quality, "subsampling": recipe.subsampling, "gop": recipe.gop}
-    codec = codec_of_encoding(recipe.encode, **options)
+    return _with_rate(recipe, codec_of_encoding(recipe.encode, **options))
+
+
+def _field_codecs(recipe: Recipe) -> Mapping[str, NamedConfig]:
+    return {name: _with_rate(recipe, codec) for name, codec in recipe.field_codecs.items()}
+
+
+def _with_rate(recipe: Recipe, codec: NamedConfig) -> NamedConfig:
+    """Add the rate at which frames were sampled to the codec of a video."""
     rate = recipe.resample_fps or recipe.fps
     if recipe.sample == "frame" or rate is None:
         return codec
@@ -101,7 +109,7 @@ def audio_length(recipe: Recipe) -> int | None:
 
 def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
     """Return the fields whose types the recipe determines: images with separate encodings, and sound."""
-    fields = {name: FieldType("image", codec=codec) for name, codec in recipe.field_codecs.items()}
+    fields = {name: FieldType("image", codec=codec) for name, codec in _field_codecs(recipe).items()}
     if recipe.reads_sound:
         known = recipe.audio is not None and recipe.seconds is not None
         length = max(1, sample_at(float(recipe.seconds or 0), int(recipe.audio or 0))) if known else None
@@ -122,11 +130,11 @@ class Encoder:
         self._uses: dict[Any, Use] = {}
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = is_lossy(recipe.encode)
+        self._videos = recipe.sample != "frame"
+        shape = (None, None, None, 3) if self._videos else (None, None, 3)
         self._by_field: dict[str, Callable[[npt.NDArray[np.uint8]], Buffer]] = {
-            name: fixed_bytes
-            if codec.name == "raw"
-            else codec_for(Field(name, "bytes", "|u1", (None, None, 3), codec)).encode
-            for name, codec in recipe.field_codecs.items()
+            name: fixed_bytes if codec.name == "raw" else codec_for(Field(name, "bytes", "|u1", shape, codec)).encode
+            for name, codec in _field_codecs(recipe).items()
         }
         self._recipe = recipe
 
@@ -209,10 +217,11 @@ class Encoder:
 
     def _image(self, name: str, value: Any) -> EncodedValue:
         array = _as_array(name, value)
-        if not is_image(array):
+        if not (is_video if self._videos else is_image)(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise SchemaError(place="encode_field", expected=f"{name!r} as an image, uint8 (H, W, 3)", found=found)
-        return EncodedValue(self._by_field[name](array), array.shape, _IMAGE)
+            what = "a video, uint8 (T, H, W, 3)" if self._videos else "an image, uint8 (H, W, 3)"
+            raise SchemaError(place="encode_field", expected=f"{name!r} as {what}", found=found)
+        return EncodedValue(self._by_field[name](array), array.shape, ColumnSpec("image", "|u1", array.ndim))
 
     def _value(self, name: str, value: Any, *, lossless: bool, in_time: bool = False) -> EncodedValue:
         plain = _PLAIN.get(type(value))

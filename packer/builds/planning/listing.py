@@ -31,7 +31,7 @@ from packer.steps.faces.frame import DETECT_FIELDS
 from packer.vision.media import describe_media, media_named, medium_of
 from packer.workspace.disk_list import LazyMap
 from shardspec.errors import MissingDependencyError, UsageError
-from shardspec.fields import OF_VIDEOS
+from shardspec.fields import OF_VIDEOS, video_name
 from shardspec.layout import Layout
 from shardspec.registry import check_installed
 from shardspec.schema import NO_CLASS, describe_similar_classes
@@ -450,19 +450,21 @@ def _check_encode_field(source: Source, items: Sequence[Item], recipe: Recipe) -
     wanted = recipe.field_codecs.keys()
     if not wanted or any(step.use not in STEPS for step in recipe.chain):
         return
-    known = {recipe.also_field} - {None}
+    name_of = str if recipe.sample == "frame" else video_name
+    kind = name_of("image")
+    known = set() if recipe.also_field is None else {name_of(recipe.also_field)}
     if isinstance(source, PackedSource):
         known |= {field.name for field in Layout(source.root).load().schema if field.is_image}
-    for item in items:
+    for item in items if recipe.sample == "frame" else ():
         if known >= wanted:
             return
         known |= item.arrays.keys()
         known |= {name for name, value in item.columns.items() if not isinstance(value, _NO_IMAGE)}
     missing = sorted(wanted - known)
     if missing:
-        others = sorted(name for name in known - {"image", PACKED_ROW} if name is not None)
+        others = sorted(known - {"image", PACKED_ROW})
         raise UsageError(
             option="encode_field",
-            expected=f"a field with images other than image ({list_some(others) or 'there is none'})",
+            expected=f"a field with {kind}s other than {kind} ({list_some(others) or 'there is none'})",
             found=f"{shorten(missing[0])}{did_you_mean(missing[0], others)}",
         )

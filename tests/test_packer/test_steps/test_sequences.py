@@ -18,6 +18,7 @@ from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
 from shardspec.layout import Layout
+from shardspec.schema import NamedConfig
 
 LEFT = {"x0": 5, "y0": 5, "x1": 35, "y1": 40}
 RIGHT = {"x0": 60, "y0": 5, "x1": 90, "y1": 40}
@@ -131,6 +132,24 @@ def test_masks_become_videos_without_loss(tmp_path: Path) -> None:
     assert (codecs["video"], codecs["mask_video"]) == ("h264", "ffv1")
 
 
+def test_a_video_other_than_the_first_may_have_its_own_encoding(tmp_path: Path) -> None:
+    for folder in ("in", "masks"):
+        write_video(tmp_path / folder / "v.mp4", frames=6)
+    (tmp_path / "t.csv").write_text("path,ir\nin/v.mp4,masks/v.mp4\n")
+    options: dict[str, Any] = {"also": "ir", "size": 24, "resize": "exact", "also_resample": "area", "fps": 25, **QUIET}
+    packer.build(tmp_path / "t.csv", tmp_path / "out", sample="item", encode_field="ir_video=h264:30", **options)
+    check_whole(tmp_path / "out")
+    schema = Layout(tmp_path / "out").load().schema
+    assert schema["ir_video"].codec == NamedConfig(
+        "h264", {"quality": 30, "subsampling": "420", "gop": 4, "rate": 25.0}
+    )
+    assert schema["video"].codec.configuration["quality"] == 21
+    (one,) = read_samples(tmp_path / "out")
+    assert one["ir_video"].shape == one["video"].shape
+    with raises(UsageError, option="encode_field", expected="a field with videos other than video (ir_video)"):
+        packer.build(tmp_path / "t.csv", tmp_path / "no", sample="item", encode_field="no_video=ffv1", **options)
+
+
 @pytest.mark.parametrize("format", sorted(FORMATS))
 def test_all_formats_hold_videos_and_conversions_keep_them(tmp_path: Path, format: str) -> None:
     how = write_faces(tmp_path)
@@ -203,6 +222,11 @@ def test_several_sizes_and_several_faces_are_rejected_by_name(tmp_path: Path) ->
     [
         (("--encode", "h264"), "add --sample track, item or segment"),
         (("--sample", "item", "--encode", "png"), "one of av1, ffv1, h264 with sample item"),
+        (("--sample", "item", "--encode", "jpeg"), "one of av1, ffv1, h264 with sample item"),
+        (("--sample", "frame", "--encode", "av1"), "add --sample track, item or segment"),
+        (("--sample", "item", "--encode-field", "a_video=png"), "a_video: expected one of av1, ffv1, h264"),
+        (("--sample", "item", "--encode-field", "a_video=h264:70"), "a quality of 0 to 51"),
+        (("--sample", "item", "--encode-field", "a_video=ffv1:7"), "a quality only with av1 or h264"),
         (("--sample", "track"), "take --sample item for videos without faces"),
         (("--sample", "segment"), "the length of a piece"),
         (("--seconds", "2"), "read only with sample segment"),
