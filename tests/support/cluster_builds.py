@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from packer.builds.planning.plan import TASK_ITEMS
 from support.builds import TESTS
-from support.command import COMMAND_LIMIT_S, arguments, environment
+from support.command import COMMAND_LIMIT_S, arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import is_alive, wait_for, workers_in
 from support.steps import GATE, LOG, read_log
@@ -132,6 +132,24 @@ class Run:
         check_whole(self.out)
         wait_for("the end of all workers", lambda: not any(is_alive(worker) for worker in self.workers()))
         return errors
+
+
+def made_on_one_host(images: Path, folder: Path, format: str = "lmdb") -> dict[str, str]:
+    """The fingerprints of an undisturbed build."""
+    folder.mkdir()
+    env = environment(python_path=TESTS, **{LOG: str(folder / "log"), GATE: str(folder)})
+    run_packer("build", images, folder / "out", *OPTIONS, *STEPS, "--format", format, env=env)
+    return fingerprints(folder / "out")
+
+
+def tree_of(process: int) -> list[int]:
+    """A process and all that it and its descendants have started."""
+    found = [process]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*"):
+            with suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def parent_of(process: int) -> int:

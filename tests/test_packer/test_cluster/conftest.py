@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 from support import ray_cluster
 from support import slurm as slurm_cluster
-from support.builds import TESTS, write_images
-from support.cluster_builds import NAMES, OPTIONS, STEPS
-from support.command import environment, run_packer
-from support.packed import fingerprints
+from support.builds import write_images
+from support.cluster_builds import NAMES, made_on_one_host
 from support.ray_cluster import Ray
 from support.slurm import Slurm
-from support.steps import GATE, LOG
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +48,4 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def expected(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What it becomes on one host."""
-    folder = tmp_path_factory.mktemp("expected")
-    env = environment(python_path=TESTS, **{LOG: str(folder / "log"), GATE: str(folder)})
-    run_packer("build", images, folder / "out", *OPTIONS, *STEPS, env=env)
-    return fingerprints(folder / "out")
+    return made_on_one_host(images, tmp_path_factory.mktemp("expected") / "one")

@@ -2,19 +2,21 @@
 
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support import ray_cluster
 from support.builds import TESTS, write_images
-from support.cluster_builds import OPTIONS, Run, parent_of, rounds
+from support.cluster_builds import OPTIONS, Run, made_on_one_host, parent_of, rounds, tree_of
 from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
-from support.processes import is_alive, wait_for
+from support.processes import is_alive, kill, wait_for
 from support.ray_cluster import Ray
 from support.steps import LOG
 
@@ -24,9 +26,9 @@ pytestmark = pytest.mark.ray
 class RayRun(Run):
     """A build on all nodes of the cluster. A node is known by its raylet."""
 
-    def __init__(self, ray: Ray, images: Path, folder: Path, *, held: bool = False) -> None:
+    def __init__(self, ray: Ray, images: Path, folder: Path, *, held: bool = False, more: Sequence[str] = ()) -> None:
         self.ray = ray
-        super().__init__("ray", images, folder, ("--ray-address", ray.address), ray.environment, held=held)
+        super().__init__("ray", images, folder, ("--ray-address", ray.address, *more), ray.environment, held=held)
 
     def started_by(self) -> list[str]:
         return self.ray.command(*self.command)
@@ -161,28 +163,104 @@ def test_a_cluster_that_asks_for_a_token(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
-FAULTS: dict[str, Callable[[RayRun, random.Random], int]] = {
-    "worker": lambda run, rng: rng.choice(run.workers()),
-    "actor": lambda run, rng: parent_of(rng.choice(run.workers())),
-    "raylet": lambda run, rng: run.node_of(rng.choice(run.workers())),
-    "coordinator": lambda run, rng: run.process.pid,
-}
+SCRATCH_MB = 4
+FORMATS = ("hdf5", "lmdb")
+"""A format whose shards are written in the node's scratch folder first, and one whose shards are not."""
+
+
+class Scratch:
+    """A small file system that each node mounts as its folder for temporary files."""
+
+    def __init__(self, ray: Ray, folder: Path) -> None:
+        self._ray = ray
+        self._folder = folder
+        folder.mkdir()
+
+    def start_node(self) -> None:
+        """Start a node with a file system of its own."""
+        mount = f'mount -t tmpfs -o size={SCRATCH_MB}m none {self._folder} && exec "$@"'
+        self._ray.start_node("unshare", "--mount", "sh", "-c", mount, "sh", TMPDIR=str(self._folder))
+
+    def fill(self, node: int) -> None:
+        """Leave no room on a node."""
+        self._on(node, f"head --bytes {2 * SCRATCH_MB}M /dev/zero > {self._folder}/full || true")
+
+    def free(self, node: int) -> None:
+        """Make room again."""
+        self._on(node, f"rm -f {self._folder}/full")
+
+    def left(self, node: int) -> str:
+        """The names of files of builds."""
+        return self._on(node, f"ls -d {self._folder}/packer-* 2>/dev/null || true")
+
+    def _on(self, node: int, script: str) -> str:
+        command = ["nsenter", "--mount", f"--target={node}", "sh", "-c", script]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+class Faults:
+    """Things that happen to a build. Each method is one; all take what chooses their victim."""
+
+    def __init__(self, run: RayRun, scratch: Scratch) -> None:
+        self._run = run
+        self._scratch = scratch
+
+    def worker(self, rng: random.Random) -> None:
+        kill(rng.choice(self._run.workers()))
+
+    def actor(self, rng: random.Random) -> None:
+        kill(parent_of(rng.choice(self._run.workers())))
+
+    def raylet(self, rng: random.Random) -> None:
+        kill(self._node(rng))
+
+    def node(self, rng: random.Random) -> None:
+        """The raylet, its actors and their workers at once."""
+        kill(*tree_of(self._node(rng)))
+
+    def coordinator(self, _: random.Random) -> None:
+        kill(self._run.process.pid)
+
+    def late_node(self, _: random.Random) -> None:
+        self._scratch.start_node()
+
+    def full_disk(self, rng: random.Random) -> None:
+        self._scratch.fill(self._node(rng))
+
+    def _node(self, rng: random.Random) -> int:
+        return rng.choice(self._run.ray.raylets()[1:])
+
+
+FAULTS = sorted(name for name in vars(Faults) if not name.startswith("_"))
 
 
 @pytest.mark.slow
-def test_faults_at_random_moments(ray: Ray, images: Path, tmp_path: Path, expected: dict[str, str]) -> None:
-    for number, rng in rounds():
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        faults = rng.sample(sorted(FAULTS), rng.choice((1, 1, 2)))
-        print(f"round {number}: {', '.join(faults)}", flush=True)
-        with RayRun(ray, images, folder) as run:
-            for fault in faults:
-                time.sleep(rng.uniform(2, 8))
-                with suppress(OSError, IndexError):
-                    os.kill(FAULTS[fault](run, rng), signal.SIGKILL)
-            run.end()
-        while len(ray.raylets()) < 3:
-            ray.start_node()
-        with RayRun(ray, images, folder) as again:
-            again.finish(expected)
+def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
+    """Killed processes and nodes, nodes that join, full disks; then the same command makes the same bytes."""
+    if lacking := ray_cluster.missing():
+        pytest.skip(lacking)
+    expected = {format: made_on_one_host(images, tmp_path / format, format) for format in FORMATS}
+    with ray_cluster.cluster(0) as ray:
+        scratch = Scratch(ray, tmp_path / "scratch")
+        for number, rng in rounds():
+            while len(ray.raylets()) < 3:
+                scratch.start_node()
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            format, faults = rng.choice(FORMATS), rng.sample(FAULTS, rng.choice((1, 1, 2)))
+            print(f"round {number}: {format}, {', '.join(faults)}", flush=True)
+            with RayRun(ray, images, folder, more=("--format", format)) as run:
+                for fault in faults:
+                    time.sleep(rng.uniform(2, 8))
+                    with suppress(IndexError):  # the build has no workers at this moment
+                        getattr(Faults(run, scratch), fault)(rng)
+                run.end()
+            nodes = ray.raylets()[1:]
+            for node in nodes:
+                scratch.free(node)
+            with RayRun(ray, images, folder, more=("--format", format)) as again:
+                again.finish(expected[format])
+            assert not any(map(scratch.left, nodes))
+            kill(*(process for node in nodes[2:] for process in tree_of(node)))
+            wait_for("the end of the late node", lambda: len(ray.raylets()) <= 3)
+            shutil.rmtree(folder)
