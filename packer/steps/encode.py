@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.piece import ColumnSpec, EncodedValue
-from packer.assembly.schemas import LOSSLESS_CODEC, LOSSLESS_VIDEO_CODEC
+from packer.assembly.schemas import LOSSLESS_CODEC
 from packer.recipe import Recipe
 from packer.recipe.parsing import codec_of_encoding
 from packer.vision.decode.jpeg_header import (
@@ -23,10 +23,10 @@ from shardspec.codecs import codec_for, is_lossy
 from shardspec.codecs.base import Codec
 from shardspec.columns import Buffer, fixed_bytes
 from shardspec.errors import SchemaError
-from shardspec.fields import is_image_field, is_mask_name, is_video_field
+from shardspec.fields import is_image_field, is_mask_name
 from shardspec.registry import import_target
 from shardspec.schema import NAME, Field, NamedConfig
-from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_image, is_video
+from shardspec.typing.field_types import FieldKind, FieldType, as_array, is_image
 from shardspec.wording import did_you_mean, list_some
 
 KEPT = "_kept_jpeg"
@@ -55,7 +55,8 @@ def image_codec(recipe: Recipe) -> NamedConfig:
     return _with_rate(recipe, codec_of_encoding(recipe.encode, **options))
 
 
-def _field_codecs(recipe: Recipe) -> Mapping[str, NamedConfig]:
+def field_codecs(recipe: Recipe) -> Mapping[str, NamedConfig]:
+    """Return the codecs of the fields in a recipe's `field_codecs`."""
     return {name: _with_rate(recipe, codec) for name, codec in recipe.field_codecs.items()}
 
 
@@ -109,7 +110,7 @@ def audio_length(recipe: Recipe) -> int | None:
 
 def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
     """Return the fields whose types the recipe determines: images with separate encodings, and sound."""
-    fields = {name: FieldType("image", codec=codec) for name, codec in _field_codecs(recipe).items()}
+    fields = {name: FieldType("image", codec=codec) for name, codec in field_codecs(recipe).items()}
     if recipe.reads_sound:
         known = recipe.audio is not None and recipe.seconds is not None
         length = max(1, sample_at(float(recipe.seconds or 0), int(recipe.audio or 0))) if known else None
@@ -123,19 +124,23 @@ def declared_fields(recipe: Recipe) -> dict[str, FieldType]:
 
 
 class Encoder:
-    """Encodes samples by a recipe. An image is a uint8 array (H, W, 3) in a field that `is_image_field` accepts."""
+    """Encodes samples by a recipe. An image is a uint8 array (H, W, 3) in a field that `is_image_field` accepts.
+
+    The step ``gather`` has encoded videos already, as `EncodedValue`s.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._encode = recipe.encode
         self._uses: dict[Any, Use] = {}
         self._to_baseline = load_to_baseline() if recipe.progressive == "baseline" else None
         self._lossy = is_lossy(recipe.encode)
-        self._videos = recipe.sample != "frame"
-        shape = (None, None, None, 3) if self._videos else (None, None, 3)
         self._by_field: dict[str, Callable[[npt.NDArray[np.uint8]], Buffer]] = {
-            name: fixed_bytes if codec.name == "raw" else codec_for(Field(name, "bytes", "|u1", shape, codec)).encode
-            for name, codec in _field_codecs(recipe).items()
+            name: fixed_bytes
+            if codec.name == "raw"
+            else codec_for(Field(name, "bytes", "|u1", (None, None, 3), codec)).encode
+            for name, codec in (recipe.field_codecs.items() if recipe.sample == "frame" else ())
         }
+        self._wanted = tuple(recipe.field_codecs)
         self._recipe = recipe
 
     # Created when the first image is encoded: if the bytes of all images are kept, no image library is needed.
@@ -144,21 +149,14 @@ class Encoder:
         return codec_for(Field("exact", "bytes", "|u1", (None, None, 3), LOSSLESS_CODEC))
 
     @cached_property
-    def _exact_video(self) -> Codec:
-        return codec_for(Field("exact", "bytes", "|u1", (None, None, None, 3), LOSSLESS_VIDEO_CODEC))
-
-    @cached_property
-    def _encode_video(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
-        return codec_for(Field("video", "bytes", "|u1", (None, None, None, 3), image_codec(self._recipe))).encode
-
-    @cached_property
     def _encode_image(self) -> Callable[[npt.NDArray[np.uint8]], Buffer]:
         recipe = self._recipe
         return _image_encoder(recipe, None if recipe.encode == "raw" else codec_for(_image_field(recipe)))
 
     def prepare(self) -> None:
-        """Load the encoder of images or videos now instead of with the first one."""
-        _ = self._encode_image if self._recipe.sample == "frame" else self._encode_video
+        """Load the encoder of images now instead of with the first one."""
+        if self._recipe.sample == "frame":
+            _ = self._encode_image
 
     def encode(self, sample: dict[str, Any], *, whole: bool = True) -> dict[str, EncodedValue]:
         """Encode all values of a sample; keys with a leading underscore are left out.
@@ -177,13 +175,15 @@ class Encoder:
                 use = self._use(name)
             if use == "hidden":
                 continue
-            if name == "image" and kept is not None and kept.codec == self._encode and value is kept.image:
+            if isinstance(value, EncodedValue):
+                out[name] = value
+            elif name == "image" and kept is not None and kept.codec == self._encode and value is kept.image:
                 out[name] = self._keep(kept)
             elif name in self._by_field:
                 out[name] = self._image(name, value)
             else:
                 out[name] = self._value(name, value, lossless=use == "lossless", in_time=name in sequences)
-        missing = [name for name in self._by_field if name not in out]
+        missing = [name for name in self._wanted if name not in out]
         if missing and whole:
             like = did_you_mean(missing[0], out)
             raise SchemaError(
@@ -200,7 +200,7 @@ class Encoder:
             raise SchemaError(place=f"field {name!r}", expected="a name of lower-case letters, digits and underscores")
         if len(self._uses) == _NAMES_KEPT:
             self._uses.clear()
-        keeps = self._lossy and is_mask_name(name) and name != "video"
+        keeps = self._lossy and is_mask_name(name)
         use: Use = "hidden" if hidden else "lossless" if keeps else "plain"
         self._uses[name] = use
         return use
@@ -217,11 +217,10 @@ class Encoder:
 
     def _image(self, name: str, value: Any) -> EncodedValue:
         array = _as_array(name, value)
-        if not (is_video if self._videos else is_image)(array):
+        if not is_image(array):
             found = f"{array.dtype} {array.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            what = "a video, uint8 (T, H, W, 3)" if self._videos else "an image, uint8 (H, W, 3)"
-            raise SchemaError(place="encode_field", expected=f"{name!r} as {what}", found=found)
-        return EncodedValue(self._by_field[name](array), array.shape, ColumnSpec("image", "|u1", array.ndim))
+            raise SchemaError(place="encode_field", expected=f"{name!r} as an image, uint8 (H, W, 3)", found=found)
+        return EncodedValue(self._by_field[name](array), array.shape, _IMAGE)
 
     def _value(self, name: str, value: Any, *, lossless: bool, in_time: bool = False) -> EncodedValue:
         plain = _PLAIN.get(type(value))
@@ -240,10 +239,6 @@ class Encoder:
             if lossless:
                 return EncodedValue(self._exact.encode(array), array.shape, ColumnSpec("lossless", "|u1", 3))
             return EncodedValue(self._encode_image(array), array.shape, _IMAGE)
-        if in_time and is_video_field(name) and is_video(array):
-            if lossless:
-                return EncodedValue(self._exact_video.encode(array), array.shape, ColumnSpec("lossless", "|u1", 4))
-            return EncodedValue(self._encode_video(array), array.shape, ColumnSpec("image", "|u1", 4))
         spec = ColumnSpec("sequence" if in_time else "array", array.dtype.str, array.ndim)
         return EncodedValue(fixed_bytes(array), array.shape, spec)
 

@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
 from typing import Any, ClassVar
@@ -60,39 +61,14 @@ class VideoCodec:
 
     def encode(self, value: Any) -> Buffer:
         """Encode the frames of a video, one or more. Equal frames give equal bytes, on processors of one kind."""
-        frames = check_video(self.field, value)
-        height, width = frames.shape[1:3]
-        file = io.BytesIO()
-        try:
-            # bitexact: no version of the library and no random number in the file
-            with av.open(file, "w", format=self.container, options={"fflags": "+bitexact"}) as container:
-                rate = Fraction(self.field.codec.configuration.get("rate", DEFAULT_RATE)).limit_denominator(1001)
-                rate = max(rate, Fraction(1, 1001))
-                stream: Any = container.add_stream(self.encoder, rate, options=self.options())
-                stream.height, stream.width = height, width
-                stream.pix_fmt = self.pixel_format(height, width)
-                stream.codec_context.thread_count = 1
-                stream.codec_context.time_base = 1 / rate
-                if stream.pix_fmt.startswith("yuv"):
-                    stream.codec_context.color_range, stream.codec_context.colorspace = _LIMITED, _BT601
-                container.start_encoding()
-                cleaner = None if self.filter is None else BitStreamFilterContext(self.filter, stream)
-                converter = VideoReformatter()
-                for number, image in enumerate(frames):
-                    rgb = av.VideoFrame.from_ndarray(image, "rgb24")
-                    frame: Any = converter.reformat(
-                        rgb, format=stream.pix_fmt, dst_colorspace=_BT601, dst_color_range=_LIMITED, threads=1
-                    )
-                    frame.pts, frame.time_base = number, 1 / rate
-                    _mux(container, stream.encode(frame), cleaner)
-                _mux(container, stream.encode(None), cleaner)
-                if cleaner is not None:
-                    container.mux(cleaner.filter(None))
-        except (av.FFmpegError, ValueError) as error:
-            raise codec_error(
-                self.field, f"cannot encode {len(frames)} frames of {width} x {height} as {self.container}: {error}"
-            ) from error
-        return self._add_sums(file.getvalue())
+        writer = self.writer()
+        for image in check_video(self.field, value):
+            writer.add(image)
+        return writer.finish()
+
+    def writer(self) -> "VideoWriter":
+        """Return an encoder of one video, which takes its frames one after another."""
+        return VideoWriter(self)
 
     def shape(self, data: Buffer) -> tuple[int, int, int, int]:
         """Return the shape of an encoded video, (T, H, W, 3), from its header; `CodecError` if it is invalid."""
@@ -148,7 +124,7 @@ class VideoCodec:
         self._check(len(table.sizes), table.height, table.width)
         return table
 
-    def _add_sums(self, data: bytes) -> bytes:
+    def add_sums(self, data: bytes) -> bytes:
         """Return a file with checksums at its end, where players skip them."""
         return add_sums(data)
 
@@ -204,6 +180,91 @@ class VideoCodec:
             _forget(table)
             raise codec_error(self.field, expected=f"{len(places)} frames", found=f"{found} that decode")
         return out
+
+
+class VideoWriter:
+    """Encodes the frames of one video, one after another. It holds their encoded bytes, and no frame.
+
+    Attributes
+    ----------
+    frames : int
+        Number of frames so far.
+    """
+
+    def __init__(self, codec: VideoCodec) -> None:
+        self._codec = codec
+        self._file = io.BytesIO()
+        self._converter = VideoReformatter()
+        self._container: Any = None
+        self._stream: Any = None
+        self._filter: BitStreamFilterContext | None = None
+        self.frames = 0
+
+    @property
+    def bytes(self) -> int:
+        """Number of encoded bytes so far."""
+        return self._file.tell()
+
+    def add(self, image: npt.NDArray[np.uint8]) -> None:
+        """Encode a frame, uint8 (H, W, 3), of the size of the first one.
+
+        Raises
+        ------
+        CodecError
+            If the encoder does not take it.
+        """
+        height, width = image.shape[:2]
+        with self._naming(height, width):
+            if self._container is None:
+                self._open(height, width)
+            stream = self._stream
+            rgb = av.VideoFrame.from_ndarray(image, "rgb24")
+            frame: Any = self._converter.reformat(
+                rgb, format=stream.pix_fmt, dst_colorspace=_BT601, dst_color_range=_LIMITED, threads=1
+            )
+            frame.pts, frame.time_base = self.frames, stream.codec_context.time_base
+            self._mux(stream.encode(frame))
+        self.frames += 1
+
+    def finish(self) -> Buffer:
+        """Return the video's bytes. One frame at least has been added."""
+        with self._naming(self._stream.height, self._stream.width):
+            self._mux(self._stream.encode(None))
+            if self._filter is not None:
+                self._container.mux(self._filter.filter(None))
+            self._container.close()
+        return self._codec.add_sums(self._file.getvalue())
+
+    def _open(self, height: int, width: int) -> None:
+        codec = self._codec
+        # bitexact: no version of the library and no random number in the file
+        self._container = av.open(self._file, "w", format=codec.container, options={"fflags": "+bitexact"})
+        rate = Fraction(codec.field.codec.configuration.get("rate", DEFAULT_RATE)).limit_denominator(1001)
+        rate = max(rate, Fraction(1, 1001))
+        stream: Any = self._container.add_stream(codec.encoder, rate, options=codec.options())
+        stream.height, stream.width = height, width
+        stream.pix_fmt = codec.pixel_format(height, width)
+        stream.codec_context.thread_count = 1
+        stream.codec_context.time_base = 1 / rate
+        if stream.pix_fmt.startswith("yuv"):
+            stream.codec_context.color_range, stream.codec_context.colorspace = _LIMITED, _BT601
+        self._container.start_encoding()
+        self._stream = stream
+        self._filter = None if codec.filter is None else BitStreamFilterContext(codec.filter, stream)
+
+    def _mux(self, packets: Iterable[Any]) -> None:
+        for packet in packets:
+            self._container.mux([packet] if self._filter is None else self._filter.filter(packet))
+
+    @contextmanager
+    def _naming(self, height: int, width: int) -> Iterator[None]:
+        try:
+            yield
+        except (av.FFmpegError, ValueError) as error:
+            codec = self._codec
+            raise codec_error(
+                codec.field, f"cannot encode a video of {width} x {height} pixels as {codec.container}: {error}"
+            ) from error
 
 
 class H264Codec(VideoCodec):
@@ -277,7 +338,8 @@ class FFV1Codec(VideoCodec):
         """Return RGB with a byte of padding."""
         return "bgr0"
 
-    def _add_sums(self, data: bytes) -> bytes:
+    def add_sums(self, data: bytes) -> bytes:
+        """Return a file with a checksum at its end."""
         return data + _VOID + zlib.crc32(_VOID, zlib.crc32(data)).to_bytes(4, "big")
 
     def _read_table(self, data: memoryview) -> FrameTable:
@@ -318,11 +380,6 @@ def check_video(field: Field, value: Any) -> Frames:
             found=f"{array.dtype.str} of shape {array.shape}",
         )
     return np.ascontiguousarray(array)
-
-
-def _mux(container: Any, packets: Iterable[Any], cleaner: BitStreamFilterContext | None) -> None:
-    for packet in packets:
-        container.mux([packet] if cleaner is None else cleaner.filter(packet))
 
 
 def _decoded(table: FrameTable, needed: Iterable[int], wanted: Container[int]) -> Iterator[tuple[int, Frames]]:

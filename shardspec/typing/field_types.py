@@ -206,11 +206,6 @@ def is_image(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3
 
 
-def is_video(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether an array has the dtype and shape of a video, uint8 (T, H, W, 3)."""
-    return array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] == 3
-
-
 def as_array(value: Any) -> np.ndarray[Any, Any]:
     """Convert a value that is not a number, text, list or dict to an array of a dtype that a field may have.
 

@@ -1,6 +1,8 @@
 """``--sample``: the frames of a track, of a video, or of a piece become one sample."""
 
 import json
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ from support.packed import check_whole, read_samples
 from support.sound import write_talk
 
 import packer
+from packer.recipe import Recipe
+from packer.sources.item import Item
+from packer.steps import gather
+from packer.steps.chain import ITEM, REPORT
+from packer.steps.gather import make_gathering
+from packer.steps.report import ItemReport
 from readers import open_dataset
 from shardspec.errors import UsageError
 from shardspec.formats import FORMATS
@@ -273,3 +281,42 @@ def test_clips_of_tracks_are_those_of_frames(tmp_path: Path) -> None:
 
 def _place(clip: dict[str, Any]) -> tuple[int, int]:
     return int(clip["track"]), int(clip["frame"][0])
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": "segment", "seconds": 0.8, "hop": 0.4}])
+def test_frames_are_encoded_as_they_come(options: dict[str, Any]) -> None:
+    """No image outlives the next one, however long the sample is."""
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    def frames() -> Iterator[dict[str, Any]]:
+        nonlocal most
+        report = ItemReport("v")
+        for number in range(200):
+            image = scene(number % 7, (32, 48))
+            alive.append(weakref.ref(image))
+            place = {"frame": number, "frame_position": number, "time": number / 25}
+            yield {
+                ITEM: Item(0, "v", None),
+                REPORT: report,
+                "source": "v",
+                "image": image,
+                "mask_image": image,
+                **place,
+            }
+            del image
+            most = max(most, sum(one() is not None for one in alive))
+
+    samples = list(make_gathering(Recipe(**{"sample": "item", **options}))(frames()))
+    assert [one["frames"] for one in samples] == ([200] if not options else [20] * 19)
+    assert most <= 2
+
+
+def test_samples_are_divided_by_their_encoded_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_video(tmp_path / "in" / "v.mp4", frames=20)
+    (whole,) = build(tmp_path, sample="item", size=24, label_from="none", encode="ffv1")
+    monkeypatch.setattr(gather, "MOST_BYTES", 6000)
+    pieces = build(tmp_path, "divided", sample="item", size=24, label_from="none", encode="ffv1")
+    assert len(pieces) > 2
+    assert np.array_equal(np.concatenate([one["video"] for one in pieces]), whole["video"])
+    assert sum(float(one["seconds"]) for one in pieces) == pytest.approx(float(whole["seconds"]), abs=0.05)
