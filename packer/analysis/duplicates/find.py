@@ -2,39 +2,33 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from packer.analysis.compute.function import open_function
-from packer.analysis.compute.job import ComputeJob, has_computed
-from packer.analysis.duplicates.candidates import equal_rows, near_rows, united
-from packer.analysis.duplicates.pixels import SIDE, WITHIN, keep_alike, thumbnails
+from packer.analysis.duplicates.by_pixels import pairs_by_pixels
+from packer.analysis.duplicates.by_vectors import check_vectors, pairs_by_vectors, usual_distance
+from packer.analysis.duplicates.candidates import united
+from packer.analysis.duplicates.opened import OpenedDataset
+from packer.analysis.duplicates.pixels import WITHIN
 from packer.analysis.duplicates.result import DuplicatePair, Duplicates, DuplicateSample
-from packer.analysis.duplicates.search import Pairs, connect, near_vectors
-from packer.analysis.measures.hash import WHOLE
+from packer.analysis.duplicates.search import Pairs, connect
 from packer.assembly.columns import change_columns
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.recipe.checks import checked
 from packer.recipe.engines import usable_processors
 from packer.workspace.durable import writing
 from packer.workspace.folder import changing, output_folder
-from packer.workspace.scratch import TemporaryFiles
-from shardspec.columns import IntArray, missing_in
+from shardspec.columns import IntArray
 from shardspec.errors import DatasetChangedError, UsageError
 from shardspec.layout import given_path
-from shardspec.registry import import_target
 from shardspec.schema import NAME, Field
 from shardspec.stores import local_path, names_store
 from shardspec.wording import list_some, shorten
 
-_FUNCTIONS = ("hash", "digest")
 _VERSION = "1"
 _ALL = "none"
-_TRACK = ("source", "track")
 
 
 def duplicates(
@@ -107,23 +101,22 @@ def duplicates(
             option="column", expected="a name of lower-case letters, digits and '_'", found=shorten(column)
         )
     target = None if out is None else given_path("out", out).absolute()
-    open_dataset = import_target("readers:open_dataset", what="duplicates", extra="torch")
-    opened = [_Opened(os.fspath(one), open_dataset(local_path(one), storage_options=storage_options)) for one in given]
+    opened = [OpenedDataset.of(one, storage_options) for one in given]
     if column is not None:
         for one in opened:
             _check_column(one, column)
     if by is not None:
-        _check_vectors(opened, by)
-        within = _within_of(opened[0], by) if within is None else within
+        check_vectors(opened, by)
+        within = usual_distance(opened[0], by) if within is None else within
     compared = _Compared.of(opened, across, by=by)
     if by is None:
         count = usable_processors() if workers is None else workers
-        pairs = _by_pixels(
-            opened, compared.group, WITHIN if within is None else within, count, storage_options, listener_of(progress)
+        pairs = pairs_by_pixels(
+            opened, compared.group, WITHIN if within is None else within, count, listener_of(progress)
         )
         links = pairs.ones, pairs.others
     else:
-        pairs, first = _by_vectors(opened, by, compared.group, within or 0.0)
+        pairs, first = pairs_by_vectors(opened, by, compared.group, within or 0.0)
         links = united((pairs.ones, pairs.others), (first, np.arange(len(first))))
     numbers = connect(len(compared.group), *links)
     result = _describe(opened, compared, pairs, numbers)
@@ -131,10 +124,11 @@ def duplicates(
         with writing(target.parent):
             result.write_csv(target)
     if column is not None:
-        options = {"by": by, "within": within, "across": compared.field}
+        options = {"by": by, "within": within, "across": across if len(opened) > 1 else compared.field or _ALL}
         stops = np.cumsum([len(one.dataset) for one in opened])[:-1]
         for one, own in zip(opened, np.split(numbers, stops), strict=True):
-            _store(one, column, own, options)
+            others = [_place_from(one, other) for other in opened if other is not one]
+            _store(one, column, own, options | ({"datasets": others} if others else {}))
     return result
 
 
@@ -142,16 +136,10 @@ def _place(dataset: str | os.PathLike[str]) -> str:
     return os.fspath(dataset) if names_store(dataset) else os.path.realpath(local_path(dataset))
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A dataset, as given and as opened."""
-
-    given: str
-    dataset: Any
-
-    @property
-    def schema(self) -> Any:
-        return self.dataset.pool.schema
+def _place_from(one: OpenedDataset, other: OpenedDataset) -> str:
+    """Return the place of another dataset, a folder relative to that of the first: both may be moved together."""
+    place = _place(other.given)
+    return place if names_store(place) else os.path.relpath(place, _place(one.given))
 
 
 @dataclass(frozen=True)
@@ -179,7 +167,7 @@ class _Compared:
     is_asked: bool
 
     @classmethod
-    def of(cls, opened: Sequence[_Opened], across: str | None, by: str | None) -> "_Compared":
+    def of(cls, opened: Sequence[OpenedDataset], across: str | None, by: str | None) -> "_Compared":
         """Choose by the option `across`. By default, images of one dataset are compared across their sources.
 
         Parameters
@@ -204,7 +192,7 @@ class _Compared:
         return cls(np.repeat(np.arange(len(sizes)), sizes), None, None, "datasets", is_asked=False)
 
 
-def _texts_of(opened: Sequence[_Opened], across: str) -> list[str | None]:
+def _texts_of(opened: Sequence[OpenedDataset], across: str) -> list[str | None]:
     """Return the values of the field `across` of all datasets as texts."""
     texts: list[str | None] = []
     for one in opened:
@@ -216,146 +204,20 @@ def _texts_of(opened: Sequence[_Opened], across: str) -> list[str | None]:
                 expected=f"a field of single values ({list_some(small)})",
                 found=across,
             )
-        texts += _texts(one, across)
+        texts += one.texts(across)
     return texts
 
 
-def _texts(one: _Opened, name: str) -> list[str | None]:
-    """Return a field as texts, classes by their names; None where a value is missing."""
-    column, field = one.dataset.column(name), one.schema[name]
-    missing = missing_in(column)
-    values = np.ma.getdata(column).tolist() if isinstance(column, np.ndarray) else column
-    if field.classes is not None:
-        missing = missing | (np.array(values) < 0)
-        values = [field.classes[value] if value >= 0 else None for value in values]
-    return [None if gone or value == "" else str(value) for value, gone in zip(values, missing.tolist(), strict=True)]
-
-
-def _by_pixels(
-    opened: Sequence[_Opened],
-    group: IntArray,
-    within: float,
-    workers: int,
-    storage_options: Mapping[str, Any] | None,
-    listener: ProgressListener,
-) -> Pairs:
-    """Find pairs of images with equal pixels, or with near hashes and correlated pixels."""
-    hashes, has_hash, digests = [], [], []
-    for one in opened:
-        found = _computed(one, workers, storage_options, listener)
-        hashes.append(found["hash"][0])
-        has_hash.append(found["hash"][1])
-        digests.append(found["digest"][0])
-    digest = np.ascontiguousarray(np.concatenate(digests)).view("V32").ravel()
-    rows = np.flatnonzero(np.concatenate(has_hash))
-    equal = equal_rows(digest, group)
-    known = np.concatenate(hashes)[rows]
-    parts = [known[:, :WHOLE], *np.hsplit(known[:, WHOLE:], known.shape[1] - WHOLE)]  # each compared with its like
-    ones, others = united(equal, *(near_rows(part, rows, group) for part in parts))
-    same = digest[ones] == digest[others]
-    involved = np.unique(np.concatenate([ones[~same], others[~same]]))
-    luma, start = np.empty((0, SIDE, SIDE), np.uint8), 0
-    for one in opened:
-        own = involved[(involved >= start) & (involved < start + len(one.dataset))] - start
-        images = import_target("readers:open_dataset", what="duplicates", extra="torch")(
-            local_path(one.given), ["image"], storage_options=storage_options
-        )
-        luma = np.concatenate([luma, thumbnails(images, own)])
-        start += len(one.dataset)
-    alike = keep_alike((ones[~same], others[~same]), luma, involved, within)
-    zero = np.zeros(np.count_nonzero(same), np.float32)
-    return Pairs(
-        np.concatenate([ones[same], alike.ones]),
-        np.concatenate([others[same], alike.others]),
-        np.concatenate([zero, alike.distance]),
-    )
-
-
-def _by_vectors(opened: Sequence[_Opened], by: str, group: IntArray, within: float) -> tuple[Pairs, IntArray]:
-    """Find pairs by vectors. Samples of one track with the same vector count as one, by the first, which is returned."""
-    vectors = np.concatenate([np.asarray(one.dataset.column(by), np.float32) for one in opened])
-    known = np.concatenate([_known(one, by) for one in opened]) & (np.abs(vectors).max(axis=1, initial=0) > 0)
-    tracks = [
-        [(number, *track) for track in zip(*(_texts(one, name) for name in _TRACK if name in one.schema), strict=True)]
-        for number, one in enumerate(opened)
-    ]
-    first: IntArray = np.arange(len(group))
-    apart = len(np.unique(group)) == len(group)  # all samples are compared with each other
-    seen: dict[Any, int] = {}
-    for row, track in enumerate(track for of_dataset in tracks for track in of_dataset):
-        if known[row] and len(track) == len(_TRACK) + 1 and None not in track:
-            first[row] = seen.setdefault((track, vectors[row].tobytes(), None if apart else group[row]), row)
-    rows = np.flatnonzero(known & (first == np.arange(len(first))))
-    found = near_vectors(vectors[rows], group[rows], within)
-    return Pairs(rows[found.ones], rows[found.others], found.distance), first
-
-
-def _within_of(one: _Opened, by: str) -> float:
-    """Return the largest distance of duplicates by a column, if its function has one."""
-    records = {column.field: column.computed for column in one.dataset.manifest.columns}
-    if records.get(by, {}).get("function") != "identity":
-        raise UsageError(option="within", expected="the largest cosine distance of duplicates by `by`", found="none")
-    found: float = import_target("packer.analysis.measures.identity:WITHIN", what="by", extra="dlib")
-    return found
-
-
-def _computed(
-    one: _Opened, workers: int, storage_options: Mapping[str, Any] | None, listener: ProgressListener
-) -> dict[str, tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]:
-    """Return hashes and digests with their validity: stored ones, or else computed in a temporary folder."""
-    missing = [name for name in _FUNCTIONS if not has_computed(one.dataset.manifest, open_function(name))]
-    found = {name: (one.dataset.column(name), _known(one, name)) for name in _FUNCTIONS if name not in missing}
-    if missing:
-        functions = tuple(map(open_function, missing))
-        job = ComputeJob(
-            local_path(one.given), tuple(missing), functions, workers=workers, storage_options=storage_options
-        )
-        with ExitStack() as stack:
-            files = TemporaryFiles()
-            stack.callback(files.close)
-            for name, (_, values) in job.values(files.path, listener, lambda name, function: None).items():
-                found[name] = np.array(values.data), values.valid
-    return found
-
-
-def _check_vectors(opened: Sequence[_Opened], by: str) -> None:
-    for one in opened:
-        if by not in one.schema or not one.schema[by].is_fixed or len(one.schema[by].fixed_shape) != 1:
-            fit = [field.name for field in one.schema if field.is_fixed and len(field.fixed_shape) == 1]
-            raise UsageError(
-                option="by",
-                place=one.given,
-                expected=f"a field of vectors ({list_some(fit) or 'there is none'})",
-                found=by,
-            )
-        length, other = opened[0].schema[by].fixed_shape[0], one.schema[by].fixed_shape[0]
-        if other != length:
-            raise UsageError(
-                option="by",
-                place=one.given,
-                expected=f"vectors of {length} numbers as in {opened[0].given}",
-                found=other,
-            )
-
-
-def _known(one: _Opened, name: str) -> npt.NDArray[np.bool_]:
-    """Return which samples have a value of a field."""
-    validity = one.schema.validity(name)
-    return np.ones(len(one.dataset), np.bool_) if validity is None else np.asarray(one.dataset.column(validity))
-
-
-def _describe(opened: Sequence[_Opened], compared: _Compared, pairs: Pairs, numbers: IntArray) -> Duplicates:
+def _describe(opened: Sequence[OpenedDataset], compared: _Compared, pairs: Pairs, numbers: IntArray) -> Duplicates:
     keys = [key for one in opened for key in one.dataset.column("key")]
     labels: list[str | None] = []
     for one in opened:
         labels += (
-            _texts(one, "label")
-            if "label" in one.schema and one.schema["label"].is_small
-            else [None] * len(one.dataset)
+            one.texts("label") if "label" in one.schema and one.schema["label"].is_small else [None] * len(one.dataset)
         )
     sources: list[str | None] = []
     for one in opened:
-        sources += _texts(one, "source") if "source" in one.schema else [None] * len(one.dataset)
+        sources += one.texts("source") if "source" in one.schema else [None] * len(one.dataset)
     starts = np.cumsum([0, *(len(one.dataset) for one in opened)])
 
     def sample(row: int) -> DuplicateSample:
@@ -383,7 +245,7 @@ def _describe(opened: Sequence[_Opened], compared: _Compared, pairs: Pairs, numb
     return Duplicates(names, len(numbers), compared.shown, tuple(described), tuple(groups), leaks)
 
 
-def _check_column(one: _Opened, column: str) -> None:
+def _check_column(one: OpenedDataset, column: str) -> None:
     """Check, before the search, that the column can be stored: it is new, or of an earlier search."""
     output_folder(one.given, "datasets")
     records = {known.field: known.computed for known in one.dataset.manifest.columns}
@@ -393,7 +255,7 @@ def _check_column(one: _Opened, column: str) -> None:
         )
 
 
-def _store(one: _Opened, column: str, numbers: IntArray, options: Mapping[str, Any]) -> None:
+def _store(one: OpenedDataset, column: str, numbers: IntArray, options: Mapping[str, Any]) -> None:
     record = {"function": "duplicates", "version": _VERSION, "options": dict(options)}
     with changing(output_folder(one.given, "datasets")) as (workspace, manifest):
         if manifest.digest != one.dataset.manifest.digest:

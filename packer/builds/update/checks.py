@@ -26,6 +26,7 @@ from shardspec.fields import RESERVED, field_name
 from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Schema, class_name
+from shardspec.stores import names_store
 from shardspec.wording import list_some, one_line, program, shorten
 
 FROM_PACKED = "from_packed"
@@ -97,15 +98,21 @@ def describe_outdated(path: Path, base: Manifest, updated: Manifest) -> list[str
     for column in dropped:
         function, options = str(column.computed["function"]), column.computed["options"]
         if function == "duplicates":
-            given = {"column": column.field, **options, "across": options.get("across") or "none"}
+            given = {"column": column.field, **options}
+            others = [_place_of(other, path) for other in given.pop("datasets", [])]
             words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-            searches.append(["duplicates", str(path), *words])
+            searches.append(["duplicates", str(path), *others, *words])
         else:
             functions.append(function + "".join(f",{name}={value}" for name, value in options.items()))
     computing = [["compute", str(path), *dict.fromkeys(functions)]] if functions else []
     commands = "; ".join(f"{program()} {shlex.join(words)}" for words in [*computing, *searches])
     names = list_some([column.field for column in dropped])
     return [f"dropped {names}, which were computed without the new samples; to compute them again: {commands}"]
+
+
+def _place_of(other: str, path: Path) -> str:
+    """Return the place of a dataset that is recorded relative to another one's folder, if it is no URL."""
+    return other if names_store(other) else str((path / other).resolve())
 
 
 def check_terms(

@@ -30,6 +30,7 @@ from shardspec.layout import BUILD_FOLDER, Layout
 
 ROWS = 23
 HERE: dict[str, Any] = {"workers": 0, "progress": False}
+SMALL: dict[str, Any] = {"size": 16, "engine": "inline", "progress": False}
 TESTS = Path(__file__).parents[2]
 
 
@@ -194,23 +195,26 @@ def test_a_table_is_written_beside_a_dataset_that_stays(faces: Path, tmp_path: P
         np.testing.assert_array_equal(np.ma.filled(added, 0), np.ma.filled(computed, 0))
 
 
-def test_an_update_drops_computed_columns_and_names_the_command(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A dataset of three images in the folder ``in``."""
     for number in range(3):
         write_image(tmp_path / f"in/{number}.png", scene(number, (32, 32)))
-    how: dict[str, Any] = {"engine": "inline", "progress": False}
-    packer.build(tmp_path / "in", out, size=16, **how)
+    packer.build(tmp_path / "in", tmp_path / "an out", **SMALL)
+    return tmp_path / "an out"
 
+
+def test_an_update_drops_computed_columns_and_names_the_command(tmp_path: Path, out: Path) -> None:
     def half(image: Any) -> dict[str, Any]:
         means = image.float().mean((1, 2, 3)).numpy()
         return {"half": np.ma.MaskedArray(means, [True] + [False] * (len(means) - 1))}
 
     packer.compute(out, [half, "quality", "statistics"], workers=0, progress=False)
     (tmp_path / "in/0.png").unlink()
-    result = packer.build(tmp_path / "in", out, size=16, update=True, gone="drop", **how)
+    result = packer.build(tmp_path / "in", out, update=True, gone="drop", **SMALL)
     assert sum(bool(column.computed) for column in Layout(out).load().columns) == 8  # two samples are left
     write_image(tmp_path / "in/3.png", scene(3, (32, 32)))
-    result = packer.build(tmp_path / "in", out, size=16, update=True, **how)
+    result = packer.build(tmp_path / "in", out, update=True, **SMALL)
     assert Layout(out).load().columns == ()
     (line,) = (line for line in result.notes if "dropped" in line)
     command = shlex.split(line.partition("compute them again: ")[2])
@@ -220,20 +224,34 @@ def test_an_update_drops_computed_columns_and_names_the_command(tmp_path: Path) 
     assert len(open_dataset(out).column("sharpness")) == 3
 
 
-def test_the_commands_after_an_update_compute_the_same_columns(tmp_path: Path) -> None:
-    out = tmp_path / "an out"
-    for number in range(3):
-        write_image(tmp_path / f"in/{number}.png", scene(number, (32, 32)))
-    how: dict[str, Any] = {"engine": "inline", "progress": False}
-    packer.build(tmp_path / "in", out, size=16, **how)
+def test_the_commands_after_an_update_compute_the_same_columns(tmp_path: Path, out: Path) -> None:
     packer.duplicates(out, across="none", within=0.01, column="alike", progress=False, workers=0)
     packer.compute(out, "hash", workers=0, progress=False)
     before = {column.field: column.computed for column in Layout(out).load().columns}
     write_image(tmp_path / "in/3.png", scene(3, (32, 32)))
-    (line,) = packer.build(tmp_path / "in", out, size=16, update=True, **how).notes
+    (line,) = packer.build(tmp_path / "in", out, update=True, **SMALL).notes
     for command in line.partition("compute them again: ")[2].split("; "):
         run_packer(*shlex.split(command)[1:])
     assert {column.field: column.computed for column in Layout(out).load().columns} == before
+
+
+def test_the_search_after_an_update_has_all_its_datasets(tmp_path: Path, out: Path) -> None:
+    write_image(tmp_path / "others/0.png", scene(1, (32, 32)))
+    write_image(tmp_path / "others/1.png", scene(7, (32, 32)))
+    other = tmp_path / "another" / "dataset"
+    packer.build(tmp_path / "others", other, **SMALL)
+    assert packer.duplicates([out, other], column="alike", progress=False, workers=0).leaks
+    before = {path: open_dataset(path).column("alike").tolist() for path in (out, other)}
+    assert set(before[out]) & set(before[other])
+    write_image(tmp_path / "in/3.png", scene(7, (32, 32)))
+    (line,) = packer.build(tmp_path / "in", out, update=True, **SMALL).notes
+    command = shlex.split(line.partition("compute them again: ")[2])
+    assert command[1:] == ["duplicates", str(out), str(other), "--column", "alike"]
+    run_packer(*command[1:], expect=3)
+    numbers = {path: open_dataset(path).column("alike").tolist() for path in (out, other)}
+    assert numbers[out][1] == numbers[other][0]
+    assert numbers[out][3] == numbers[other][1]
+    assert len({*numbers[out], *numbers[other]}) == 4
 
 
 def test_all_columns_of_a_function_are_computed_again_after_one_was_dropped(faces: Path) -> None:
