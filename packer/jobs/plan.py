@@ -173,6 +173,8 @@ class JobSettings:
         Whether a detector process serves all workers.
     needs_gpus : bool
         Whether workers on a cluster need GPUs.
+    one_per_gpu : bool
+        Whether they hold a model on the GPU, so that each needs a GPU, or a part of one, for itself.
     notes : sequence of str
         Lines for the user, reported before the work begins.
     """
@@ -184,6 +186,7 @@ class JobSettings:
     target: str = ""
     shares_detector: bool = False
     needs_gpus: bool = False
+    one_per_gpu: bool = False
     notes: Sequence[str] = ()
 
 

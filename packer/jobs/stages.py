@@ -135,7 +135,8 @@ class Workers:
             in_all = None if options.workers == "auto" else int(options.workers)
             gpus = options.ray_gpus if settings.needs_gpus else 0
             worker_bytes = WORKER_BYTES[settings.preset]
-            cluster = ClusterSettings(options.ray_address, options.workers_per_node, in_all, worker_bytes, gpus)
+            alone = bool(gpus) and settings.one_per_gpu
+            cluster = ClusterSettings(options.ray_address, options.workers_per_node, in_all, worker_bytes, gpus, alone)
         team = WorkerSettings(workers, options.item_timeout, ahead, shares_detector, cluster)
         make = resolve("engine", options.engine, ENGINES)
         engine: Engine = make(self._space, lambda: self._plan.open_work(self._space), team)

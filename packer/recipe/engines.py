@@ -91,6 +91,8 @@ class ClusterSettings:
         Memory that one worker needs.
     gpus : float
         GPUs for each group of workers that share a detector; 0 if the work needs no GPU.
+    one_per_gpu : bool
+        Whether each group is a single worker by default, because each worker holds a model on the GPU.
     """
 
     address: str | None
@@ -98,6 +100,7 @@ class ClusterSettings:
     in_all: int | None
     worker_bytes: int
     gpus: float
+    one_per_gpu: bool = False
 
 
 @dataclass(frozen=True)

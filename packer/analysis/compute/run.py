@@ -230,7 +230,7 @@ class _BlockPlan:
 
     @property
     def settings(self) -> JobSettings:
-        return JobSettings("compute", needs_gpus=self.one.device != "cpu")
+        return JobSettings("compute", needs_gpus=self.one.device != "cpu", one_per_gpu=True)
 
     @cached_property
     def tasks(self) -> Tasks:

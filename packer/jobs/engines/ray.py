@@ -92,7 +92,8 @@ def share_node(room: ClusterSettings, cores: int, memory: int | None, gpus: floa
     gpus : float
     """
     fitting = cores if memory is None else min(cores, memory // room.worker_bytes)
-    workers, actors = room.per_node or max(1, fitting), int(gpus / room.gpus) if room.gpus else 1
+    actors = int(gpus / room.gpus) if room.gpus else 1
+    workers = room.per_node or (actors if room.one_per_gpu else max(1, fitting))
     shares = [(workers + number) // actors for number in range(actors) if cores]
     return [Share(count, max(1, min(cores // actors, count))) for count in shares if count]
 

@@ -59,14 +59,16 @@ def test_the_gpus_of_a_node_share_its_workers() -> None:
     pytest.importorskip("ray")
     from packer.jobs.engines.ray import Share, share_node
 
-    def share(per_node: int | None, share_of_gpu: float, cores: int, gpus: float) -> list[Share]:
-        return share_node(ClusterSettings(None, per_node, None, 10**9, share_of_gpu), cores, 10**10, gpus)
+    def share(per_node: int | None, share_of_gpu: float, cores: int, gpus: float, one: bool = False) -> list[Share]:
+        return share_node(ClusterSettings(None, per_node, None, 10**9, share_of_gpu, one), cores, 10**10, gpus)
 
     assert share(None, 1, 8, 3) == [Share(2, 2), Share(3, 2), Share(3, 2)]
     assert share(7, 1, 8, 3) == [Share(2, 2), Share(2, 2), Share(3, 2)]
     assert share(2, 1, 8, 3) == [Share(1, 1), Share(1, 1)]
     assert share(None, 0.5, 8, 1) == [Share(4, 4), Share(4, 4)]
     assert share(None, 1, 8, 0) == []
+    assert share(None, 1, 8, 2, one=True) == [Share(1, 1), Share(1, 1)]
+    assert share(4, 1, 8, 2, one=True) == [Share(2, 2), Share(2, 2)]
     assert share(None, 0, 8, 0) == [Share(8, 8)]
     assert share(None, 0, 64, 0) == [Share(10, 10)], "as its memory allows"
     assert share(None, 0, 0, 0) == [], "the head of a cluster often has no cores"
