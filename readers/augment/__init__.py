@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from readers.augment.pixels.floats import Normalize, ToFloat
     from readers.augment.pixels.mixing import BatchCutMix, BatchMixUp
     from readers.augment.pixels.policies import RandAugment, TrivialAugment
-    from readers.augment.temporal.crop import TemporalCrop
+    from readers.augment.temporal.crop import TimeCrop
     from readers.augment.temporal.frames import PerFrame
     from readers.augment.temporal.mask import TimeMask
 else:
@@ -55,7 +55,7 @@ else:
             "PerFrame": ImportTarget("readers.augment.temporal.frames:PerFrame"),
             "RandAugment": ImportTarget("readers.augment.pixels.policies:RandAugment", "pack"),
             "RandomErasing": ImportTarget("readers.augment.pixels.erasing:RandomErasing", "pack"),
-            "TemporalCrop": ImportTarget("readers.augment.temporal.crop:TemporalCrop"),
+            "TimeCrop": ImportTarget("readers.augment.temporal.crop:TimeCrop"),
             "TimeMask": ImportTarget("readers.augment.temporal.mask:TimeMask", "pack"),
             "ToFloat": ImportTarget("readers.augment.pixels.floats:ToFloat", "pack"),
             "Torchvision": ImportTarget("readers.augment.libraries.torchvision:Torchvision", "augment"),
@@ -87,7 +87,7 @@ __all__ = [
     "PerFrame",
     "RandAugment",
     "RandomErasing",
-    "TemporalCrop",
+    "TimeCrop",
     "TimeMask",
     "ToFloat",
     "Torchvision",

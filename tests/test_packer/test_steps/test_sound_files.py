@@ -25,7 +25,7 @@ from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.dataset_view import DatasetView
 from packer.page.view import make_app
 from readers import Loader, open_dataset
-from readers.augment import Compose, TemporalCrop, TimeMask
+from readers.augment import Compose, TimeCrop, TimeMask
 from shardspec.errors import BuildError, UsageError
 from shardspec.layout import Layout
 
@@ -296,7 +296,7 @@ def test_a_piece_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypat
 def test_transforms_of_sound(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "in")
     build(source, tmp_path / "out", audio=8000, label_from="folder")
-    data = open_dataset(tmp_path / "out", transform=Compose([TemporalCrop(4000), TimeMask(800, fields=["audio"])]))
+    data = open_dataset(tmp_path / "out", transform=Compose([TimeCrop(4000), TimeMask(800, fields=["audio"])]))
     batches = list(Loader(data, batch_size=3, seed=0))
     for batch in batches:
         for one in batch["audio"]:

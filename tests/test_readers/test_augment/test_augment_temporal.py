@@ -33,7 +33,7 @@ from readers.augment import (
     PerFrame,
     RandAugment,
     RandomErasing,
-    TemporalCrop,
+    TimeCrop,
     TimeMask,
     Torchvision,
     TrivialAugment,
@@ -102,7 +102,7 @@ def test_a_crop_in_time_cuts_frames_and_sound_alike():
     sample, rng = clip_of(), np.random.default_rng(0)
     starts = set()
     for _ in range(60):
-        out = TemporalCrop(5)(sample, rng)
+        out = TimeCrop(5)(sample, rng)
         start = int(out["frame"][0])
         starts.add(start)
         assert out["frame"].tolist() == [*range(start, start + 5)]
@@ -110,9 +110,9 @@ def test_a_crop_in_time_cuts_frames_and_sound_alike():
         assert out["name"] == sample["name"][start : start + 5]
         assert (len(out["image"]), len(out["landmarks"]), out["label"]) == (5, 5, 1)
     assert starts == {*range(8)}
-    assert len(TemporalCrop(40)(sample, rng)["image"]) == 12
+    assert len(TimeCrop(40)(sample, rng)["image"]) == 12
     odd = sample | {"audio": np.arange(125, dtype=np.int16)}  # frames of 10 and 11 samples
-    cut = TemporalCrop(6)(odd, rng)
+    cut = TimeCrop(6)(odd, rng)
     assert abs(cut["audio"][0] - cut["frame"][0] * 125 / 12) <= 0.5
     assert len(cut["audio"]) in (62, 63)
 
@@ -164,7 +164,7 @@ def clips(tmp_path_factory):
 
 def test_the_draws_of_clips_are_functions_of_seed_epoch_and_row(clips):
     augmented = clips.with_transform(
-        Compose([TemporalCrop(3), PerFrame(COLOURS), HorizontalFlip(), TimeMask(2, fields=("image", "audio"))])
+        Compose([TimeCrop(3), PerFrame(COLOURS), HorizontalFlip(), TimeMask(2, fields=("image", "audio"))])
     )
     ours = next(iter(Loader(augmented, 6, seed=4, workers=2)))
     assert ours["image"].shape == (6, 3, 3, 32, 32)
