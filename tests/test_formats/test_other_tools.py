@@ -14,8 +14,11 @@ import pytest
 from PIL import Image
 from skimage import data
 from support.datasets import encode, fixed, picture, ragged, text, write_encoded
+from support.media import write_video
+from support.packed import read_samples
 from support.tar_streams import stream_tars
 
+import packer
 from shardspec.columns import Columns
 from shardspec.schema import Schema
 
@@ -174,6 +177,26 @@ def test_parquet_with_hugging_face_datasets(pack: Any, values: Columns, codec: s
         assert np.array_equal(np.asarray(found[2]["image"]), values["image"][2])
     assert np.array_equal(np.float32(found[2]["landmarks"]), values["landmarks"][2])
     assert found[1]["source"] == values["source"][1]
+
+
+@pytest.mark.external
+@pytest.mark.filterwarnings("default")
+def test_videos_in_parquet_with_hugging_face_datasets(tmp_path: Path) -> None:
+    """Its feature `Video` decodes them with torchcodec."""
+    datasets, _ = pytest.importorskip("datasets"), pytest.importorskip("torchcodec")
+    for number in range(2):
+        write_video(tmp_path / "in" / f"{number}.mp4", frames=8 + number, number=number)
+    how: dict[str, Any] = {"sample": "item", "size": 32, "resize": "exact", "label_from": "none", "engine": "inline"}
+    packer.build(tmp_path / "in", tmp_path / "out", format="parquet", progress=False, **how)
+    (file,) = tmp_path.glob("out/shard-*.parquet")
+    cache = str(tmp_path / "cache")
+    found = datasets.load_dataset("parquet", data_files=str(file), split="train", cache_dir=cache)
+    assert isinstance(found.features["video"], datasets.Video)
+    for number, expected in enumerate(read_samples(tmp_path / "out")):
+        row = found[number]
+        frames = row["video"].get_frames_in_range(0, row["frames"]).data.permute(0, 2, 3, 1).numpy()
+        assert frames.shape == (8 + number, 32, 32, 3)
+        assert np.abs(frames.astype(int) - expected["video"]).mean() < 4  # another library converts the colours
 
 
 @pytest.mark.external

@@ -183,6 +183,28 @@ def test_a_dataset_of_tracks_grows(tmp_path: Path) -> None:
     assert [int(one["frames"]) for one in read_samples(tmp_path / "merged")] == [9, 5, 9, 5]
 
 
+def test_rejected_tracks_can_be_tried_again(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"sample": "item", "size": 24, "label_from": "none", "max_rejects": 1.0}
+    write_video(tmp_path / "in" / "a.mp4", frames=9)
+    write_video(tmp_path / "good.mp4", frames=5, number=1)
+    (tmp_path / "in" / "b.mp4").write_bytes((tmp_path / "good.mp4").read_bytes()[:100])
+    assert [int(one["frames"]) for one in build(tmp_path, **how)] == [9]
+    (tmp_path / "in" / "b.mp4").write_bytes((tmp_path / "good.mp4").read_bytes())
+    words = ("--retry-rejects", "--sample", "item", "--size", "24", "--label-from", "none", "--quiet")
+    run_packer("build", tmp_path / "in", tmp_path / "out", *words, process=True)
+    generations = check_whole(tmp_path / "out").generations
+    assert [(one.kind, one.counts.samples, one.counts.rejected_items) for one in generations] == [
+        ("build", 1, 0),
+        ("retry", 1, 0),
+    ]
+    build(tmp_path, "whole", **how)
+    found, expected = read_samples(tmp_path / "out"), read_samples(tmp_path / "whole")
+    for one, other in zip(found, expected, strict=True):
+        assert one["key"] == other["key"]
+        assert np.array_equal(one["video"], other["video"])
+        assert np.array_equal(one["time"], other["time"])
+
+
 def test_columns_stay_single_and_intervals_mark_frames(tmp_path: Path) -> None:
     """Also in an update. A column may have the name of a field of videos only where samples are frames."""
     for name in "ab":
