@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.assembly.piece import (
-    IN_WORKSPACE,
-    PiecePlaces,
-    PieceReader,
-    columns_from_json,
-    columns_to_json,
-    open_piece,
-)
+from packer.assembly.piece import PieceReader, columns_from_json, columns_to_json
+from packer.assembly.piece_places import IN_WORKSPACE, PiecePlaces, open_piece
 from packer.assembly.schemas import adapter
 from packer.assembly.table import Lengths, RowTable, class_numbers
 from packer.workspace import Workspace

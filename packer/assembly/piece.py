@@ -15,18 +15,18 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from packer.workspace import Workspace
 from packer.workspace.durable import damaged
+from packer.workspace.remote import REPEAT
 from shardspec.codecs.raw import SHAPE_DTYPE
 from shardspec.columns import Buffer, Columns, IntArray
+from shardspec.errors import BuildError
 from shardspec.schema import Field, Schema
 
 MARK = b"PARTv5\r\n"
@@ -92,20 +92,37 @@ class Piece:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL.size))
             tail = file.read()
-            if len(tail) < TAIL.size or not tail.endswith(MARK):
+            if len(tail) < TAIL.size or not tail.endswith(MARK) or TAIL.unpack(tail)[0] > size - TAIL.size:
                 raise damaged(path)
-            index_offset, footer_offset, expected, _ = TAIL.unpack(tail)
-            if not index_offset <= footer_offset <= size - TAIL.size:
-                raise damaged(path)
+            index_offset = TAIL.unpack(tail)[0]
             # Read in one call and not through the mapping, so that other threads can run while a file server answers.
             file.seek(index_offset)
             index = file.read()
-            if crc32c(index[: OFFSETS.size - TAIL.size]) != expected:
-                raise damaged(path)
-            self._view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        self._parse(path, view, index, index_offset, size)
+
+    def _parse(self, place: Path | str, view: memoryview, index: bytes, index_offset: int, size: int) -> None:
+        """Read the end of the piece, from its index on.
+
+        Parameters
+        ----------
+        place : Path or str
+            The file, or the URL of the piece, for messages.
+        view : memoryview
+            The bytes of the rows, as far as they are there.
+        size : int
+            Size of the piece.
+        """
+        if len(index) < TAIL.size or not index.endswith(MARK):
+            raise _damaged(place)
+        first, footer_offset, expected, _ = TAIL.unpack(index[-TAIL.size :])
+        if first != index_offset or not index_offset <= footer_offset <= size - TAIL.size:
+            raise _damaged(place)
+        if crc32c(index[: OFFSETS.size - TAIL.size]) != expected:
+            raise _damaged(place)
         footer = json.loads(index[footer_offset - index_offset : -TAIL.size])
         self.items = [PackedItem(*item) for item in footer["items"]]
-        self.groups = list(_read_groups(path, self._view, index, footer["groups"]))
+        self.groups = list(_read_groups(place, view, index, footer["groups"]))
 
     def group(self, columns: PieceColumns) -> "RowGroup | None":
         """Return the group with these columns, or None."""
@@ -118,41 +135,7 @@ def count_columns(piece: Piece) -> Counter[tuple[tuple[str, ColumnSpec], ...]]:
     return Counter(kinds[item.group] for item in piece.items if item.group is not None)
 
 
-class PiecePlaces(NamedTuple):
-    """Folders that hold the pieces of all tasks; if there are none, the pieces are in the job's own workspace.
-
-    Attributes
-    ----------
-    folders : sequence of str
-        Roots of workspaces with the same plan.
-    of_task : sequence of int
-        Number of the folder with each task's piece.
-    """
-
-    folders: Sequence[str] = ()
-    of_task: Sequence[int] = ()
-
-    def find(self, workspace: Workspace, task: int) -> Workspace:
-        """Return the workspace that holds the piece of a task."""
-        return replace(workspace, root=Path(self.folders[self.of_task[task]])) if self.folders else workspace
-
-
-IN_WORKSPACE = PiecePlaces()
-"""All pieces are in the job's own workspace."""
-
-
-def open_piece(workspace: Workspace, places: PiecePlaces, task: int) -> Piece:
-    """Open the piece of a finished task. Wait for the file if it is not visible yet."""
-    path = places.find(workspace, task).part(task)
-    try:
-        return Piece(path)
-    except FileNotFoundError:
-        if not workspace.shared:
-            raise damaged(path) from None
-        return Piece(workspace.promised(path))
-
-
-def _read_groups(path: Path, view: memoryview, index: bytes, groups: Sequence[Any]) -> Iterator["RowGroup"]:
+def _read_groups(place: Path | str, view: memoryview, index: bytes, groups: Sequence[Any]) -> Iterator["RowGroup"]:
     counts = [(rows, columns_from_json(columns)) for rows, columns in groups]
     offset, sums_offset = 0, 8 * sum(rows * (1 + len(columns)) for rows, columns in counts)
     shapes_offset = sums_offset + 4 * sum(rows * len(columns) for rows, columns in counts)
@@ -163,10 +146,16 @@ def _read_groups(path: Path, view: memoryview, index: bytes, groups: Sequence[An
         sums: npt.NDArray[np.uint32] = np.frombuffer(index, "<u4", rows * len(columns), sums_offset)
         shapes: npt.NDArray[np.int32] = np.frombuffer(index, "<i4", rows * axes, shapes_offset)
         values = lengths.reshape(rows, len(columns)), sums.reshape(rows, len(columns))
-        yield RowGroup(path, view, columns, starts, *values, shapes.reshape(rows, axes))
+        yield RowGroup(place, view, columns, starts, *values, shapes.reshape(rows, axes))
         offset += starts.nbytes + lengths.nbytes
         sums_offset += sums.nbytes
         shapes_offset += shapes.nbytes
+
+
+class Bytes(Protocol):
+    """Bytes of which parts are taken by their offsets."""
+
+    def __getitem__(self, part: slice, /) -> memoryview: ...
 
 
 class RowGroup:
@@ -186,15 +175,15 @@ class RowGroup:
 
     def __init__(
         self,
-        path: Path,
-        view: memoryview,
+        place: Path | str,
+        view: "Bytes",
         columns: PieceColumns,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
         sums: npt.NDArray[np.uint32],
         shapes: npt.NDArray[np.int32],
     ) -> None:
-        self._path = path
+        self._place = place
         self._view = view
         self.columns = columns
         self.starts = starts
@@ -204,6 +193,9 @@ class RowGroup:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def load(self, rows: IntArray) -> None:
+        """Make some rows readable. The rows of a file always are."""
 
     @property
     def bytes(self) -> int:
@@ -246,7 +238,7 @@ class RowGroup:
 
     def _check(self, values: Iterable[Buffer], sums: list[int]) -> None:
         if [*map(checksum, values)] != sums:
-            raise damaged(self._path)
+            raise _damaged(self._place)
 
 
 class PieceReader:
@@ -265,6 +257,7 @@ class PieceReader:
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Copy rows (`readers.formats.shards.ShardReader.read`)."""
+        self._rows.load(rows)
         for name in fields:
             field, values = self._schema[name], self._rows.values(name, rows)
             if name in self._numbers:
@@ -284,6 +277,14 @@ class PieceReader:
 
     def close(self) -> None:
         """Do nothing. The file is unmapped when no view of it is left."""
+
+
+def _damaged(place: Path | str) -> BuildError:
+    if isinstance(place, Path):
+        return damaged(place)
+    return BuildError(
+        place=place, expected="the piece as this build wrote it", found="a damaged one", hint=f"delete it, {REPEAT}"
+    )
 
 
 def prefix_bytes(field: Field) -> int:

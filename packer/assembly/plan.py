@@ -269,7 +269,11 @@ class PlannedShards:
         schema, size = plan.source.schema, plan.sizes[number]
         batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
         published, name = plan.published(number), plan.shard_name(number)
-        return write_shard(published, plan.format, name, schema, size, batches, self._workspace.owner).to_json()
+        published.parent.mkdir(parents=True, exist_ok=True)
+        shard = write_shard(published, plan.format, name, schema, size, batches, self._workspace.owner)
+        if self._workspace.remote is not None:
+            self._workspace.remote.put_shard(self._workspace.root, published, shard)
+        return shard.to_json()
 
     def close(self) -> None:
         """Close the rows."""

@@ -19,7 +19,8 @@ import numpy as np
 from packer.assembly.columns import carry_columns
 from packer.assembly.inputs import describe_pieces
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.piece import ColumnSpec, Piece, PieceColumns, PiecePlaces, count_columns, open_piece
+from packer.assembly.piece import ColumnSpec, Piece, PieceColumns, count_columns
+from packer.assembly.piece_places import PiecePlaces, open_piece
 from packer.assembly.plan import Merge, shuffled
 from packer.assembly.records import ItemIdentity, NewGeneration, ReportWriter, reported_items
 from packer.assembly.schemas import FieldRules, extend_schema
@@ -43,7 +44,7 @@ from packer.steps.encode import declared_fields, image_codec
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
-from packer.workspace.shared_files import map_files
+from packer.workspace.shared_files import map_files, map_threaded
 from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
 from shardspec.entries import Counts, strip_tag
@@ -149,7 +150,10 @@ class BuildAssembler:
         table = self._table
         table.settle()
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
-        pieces = [describe_pieces(table, self._rows, self._places)] if counts.samples else []
+        places = self._places
+        if space.remote is not None:
+            places = PiecePlaces(objects=[space.remote.pieces[task] for task in range(len(self._rows))])
+        pieces = [describe_pieces(table, self._rows, places)] if counts.samples else []
         made = arrange_generations(self._plan, counts, compared, self._reports.left)
         noted = asdict(BuildTotals.of_counts(self._counts, self._reports.mended, recipe))
         if compared is None:
@@ -176,7 +180,10 @@ class BuildAssembler:
         self._reports.finish()
 
     def _open(self, tasks: Iterable[int]) -> Iterator[Piece]:
-        return map_files(self._space.root, partial(open_piece, self._space, self._places), tasks)
+        opened = partial(open_piece, self._space, self._places)
+        if self._space.remote is not None:
+            return map_threaded(opened, tasks)
+        return map_files(self._space.root, opened, tasks)
 
     def _add(self, piece: Piece) -> None:
         found = count_columns(piece)
@@ -376,6 +383,6 @@ def _give_up(space: Workspace, counts: Counts, recipe: Recipe) -> TooManyRejects
     all_items = f"none of the {counted(counts.items, 'item')} yielded a sample"
     return TooManyRejectsError(
         f"{'the only item yielded no sample' if counts.items == 1 else all_items}, so nothing was packed: {shown} "
-        f"(all reasons: {space.reasons})"
+        f"(all reasons: {space.reasons if space.remote is None else space.remote.place(REJECTS_NAME)})"
         f"{f': {advice}' if advice else ''}"
     )

@@ -32,9 +32,11 @@ from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about
 from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
+from packer.workspace.remote import RemoteFiles, check_places
+from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import UsageError
 from shardspec.layout import BUILD_FOLDER, Layout, is_url
-from shardspec.stores import Hub, Store, writable_store
+from shardspec.stores import Hub, Store, check_sendable, names_store, writable_store
 from shardspec.wording import program
 
 _OF_IMAGES = (
@@ -137,7 +139,8 @@ def build(
     """
     part = None if share is None else Share.parse(share)
     with sharing_settings(storage_options, out):
-        opened, target, store, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
+        call = _resolve(source, out, recipe, dict(options), storage_options)
+        opened, target, store, remote, chosen, how, functions = call
         for step in chosen.chain:
             refuse_main(step.use, how.engine)
         check_steps(chosen, functions)
@@ -154,7 +157,7 @@ def build(
                 return planned[:2]
 
             return pack_share(ShareTerms(part, origin, chosen, how, functions, make_plan), target, listener)
-        upload = None if store is None else Upload(store.url, storage_options)
+        upload = None if store is None else Upload(store.url, storage_options, remote)
         return run_build(opened, target, chosen, how, progress, functions, upload=upload)
 
 
@@ -413,7 +416,7 @@ def dry_run(
         return _compare(target, listing, chosen, runtime, how) if how.grows else None
 
     with sharing_settings(storage_options, out):
-        opened, target, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
+        opened, target, _, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
         return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
 
 
@@ -423,8 +426,9 @@ def _resolve(
     recipe: Recipe | None,
     options: dict[str, Any],
     storage_options: Mapping[str, Any] | None = None,
-) -> tuple[Source, Path, Store | None, Recipe, BuildOptions, Mapping[str, Step]]:
-    """Resolve source, folder, store, recipe, options and functions of a call."""
+) -> tuple[Source, Path, Store | None, RemoteFiles | None, Recipe, BuildOptions, Mapping[str, Step]]:
+    """Resolve source, folder, stores, recipe, options and functions of a call."""
+    remote = None
     recipe, how, functions = resolve_options(recipe, options)
     store = writable_store(out, storage_options)
     if store is not None and isinstance(source, str) and f"{store.url}/".startswith(f"{source.rstrip('/')}/"):
@@ -446,9 +450,37 @@ def _resolve(
             found=store.url,
             hint=f"fetch the dataset with {program()} copy",
         )
+    elif (url := _remote_work(store, how)) is not None:
+        scratch = TemporaryFiles()
+        remote, target = _open_remote(url, source, store, storage_options, scratch), scratch.path / "dataset"
     else:
         target = output_folder(f"{store.url.rpartition('/')[2]}.work" if how.work is None else how.work, "work")
-    return open_source(source, target, recipe), target, store, recipe, how, functions
+    return open_source(source, target, recipe), target, store, remote, recipe, how, functions
+
+
+def _remote_work(out: Store, options: BuildOptions) -> str | None:
+    """Return the URL of the workspace, or None if it is a local folder."""
+    if options.work is not None:
+        return options.work if names_store(options.work) else None
+    return f"{out.url}/{BUILD_FOLDER}/work" if ENGINES[options.engine].many_hosts else None
+
+
+def _open_remote(
+    url: str, source: Any, out: Store, options: Mapping[str, Any] | None, scratch: TemporaryFiles
+) -> RemoteFiles:
+    """Open the store of the workspace.
+
+    Raises
+    ------
+    UsageError
+        If objects cannot be written there, or if the place is that of the source.
+    """
+    check_sendable(options or {})
+    work = writable_store(url, options)
+    if not isinstance(work, Store):
+        raise UsageError(option="work", expected="a folder, s3://, gs:// or az://", found=url)
+    check_places(work, out, source)
+    return RemoteFiles(work, out, scratch=scratch)
 
 
 def refuse_work(options: BuildOptions) -> None:

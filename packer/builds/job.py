@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Self
 
-from packer.assembly.piece import PiecePlaces
+from packer.assembly.piece_places import PiecePlaces
 from packer.assembly.plan import Merge, ShardPlan
 from packer.assembly.records import GONE, REMOVED
 from packer.builds.assembly import BuildAssembler

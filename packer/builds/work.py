@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from packer.assembly.piece import PackedItem, Piece
+from packer.assembly.piece_places import put_piece
 from packer.assembly.piece_writer import PieceWriter
 from packer.assembly.plan import PlannedShards
 from packer.builds.planning.plan import BuildPlan, item_digest
 from packer.builds.records import report_of
-from packer.jobs.plan import OnItem, Unit, Verdicts
+from packer.jobs.plan import PIECE, OnItem, Unit, Verdicts
 from packer.jobs.progress import reason_kind
 from packer.recipe.fields import Declaration
 from packer.sources.item import PACKED_ROW, Item, items_of, read_items
@@ -110,7 +111,7 @@ class BuildWork:
             if unit.do == "shard":
                 return self._shards.write(unit.number)
             if unit.do == "join":
-                return self._join(unit.number)
+                return self._join(unit)
             task = self.plan.tasks[unit.number]
             with reading():
                 if self._items is None:  # kept open: on a shared file system each opening takes time
@@ -131,7 +132,17 @@ class BuildWork:
                     on_item("end", item.index, report.samples, reason)
                     self._release([planned])
                 piece.finish()
-            return {**summarise(piece.items), "bytes": piece.bytes}
+            return {**summarise(piece.items), "bytes": piece.bytes, **self._hand_in(unit, target)}
+
+    def _hand_in(self, unit: Unit, path: Path) -> dict[str, str]:
+        """Move a finished piece to the store of the workspace, if it has one, and return the piece's name there."""
+        remote = self.workspace.remote
+        if remote is None:
+            return {}
+        if unit.do == "item":
+            remote.put(self.workspace.root, path)
+            return {}
+        return {PIECE: put_piece(self.workspace, remote, path)}
 
     def close(self) -> None:
         """Close the shards, the items file and the steps."""
@@ -229,8 +240,9 @@ class BuildWork:
                 report.samples += 1
                 report.progressive += sum(value.progressive for value in row.values())
 
-    def _join(self, number: int) -> dict[str, Any]:
+    def _join(self, unit: Unit) -> dict[str, Any]:
         """Concatenate the pieces of a task's items, then delete them. After a crash at any moment, the call can be repeated."""
+        number = unit.number
         task = self.plan.tasks[number]
         paths = [self.workspace.item_part(number, item) for item in range(task.start, task.stop)]
         joined = self.workspace.part(number)
@@ -241,7 +253,7 @@ class BuildWork:
                 piece.finish()
         for path in paths:
             path.unlink(missing_ok=True)
-        return summarise(Piece(joined).items)
+        return {**summarise(Piece(joined).items), **self._hand_in(unit, joined)}
 
 
 def summarise(items: Iterable[PackedItem]) -> dict[str, Any]:

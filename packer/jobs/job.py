@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
+from packer.jobs.mirror import RemoteMirror
 from packer.jobs.plan import JobPlan
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
@@ -56,7 +57,9 @@ class Job:
         self.plan = plan
         self.layout = Layout(out)
         shared = ENGINES[options.engine].many_hosts
-        self.workspace = Workspace(out / BUILD_FOLDER, shared=shared).of_plan(plan.record.fingerprint)
+        remote = None if upload is None else upload.work
+        self.workspace = Workspace(out / BUILD_FOLDER, shared=shared, remote=remote).of_plan(plan.record.fingerprint)
+        self._mirror: RemoteMirror | None = None
         self._options = options
         self._listener = listener
         self._upload = upload
@@ -84,8 +87,9 @@ class Job:
         if made is None:
             for line in self.plan.settings.notes:
                 self._listener.on_message(line)
-            with locked(self.workspace, self._listener.on_message) as self._lock:
+            with locked(self.workspace, self._listener.on_message) as self._lock, self._mirroring():
                 made = self._start.start_or_resume()
+                self._check_lock(at_once=True)
                 if made is None:
                     made, found_finished = self._make(), False
                     resumed = self._start.sessions > 1
@@ -93,6 +97,15 @@ class Job:
                 with suppress(OSError):  # the user's files are in it
                     self.layout.root.rmdir()
         return JobResult(self._place, made, resumed, found_finished)
+
+    @contextmanager
+    def _mirroring(self) -> Iterator[None]:
+        """Keep the copies of the workspace in its store, if it has one."""
+        if self.workspace.remote is None:
+            yield
+        else:
+            with RemoteMirror(self.workspace, self._listener.on_message) as self._mirror:
+                yield
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -135,6 +148,7 @@ class Job:
                     rejects = self._options.on_error != "fail"
                     run_tasks(self.plan, self.workspace, self._workers, self._listener, results, rejects=rejects)
                     assembly = cut_into_shards(results.assemble, self.workspace)
+                    self._check_lock(at_once=True)
             shards = assemble_shards(assembly, self._workers, self._listener, self._upload)
             self._workers.close()
             return self._commit(assembly, shards)
@@ -183,6 +197,8 @@ class Job:
     def _check_lock(self, *, at_once: bool = False) -> None:
         if self._lock is not None:
             self._lock.check(at_once=at_once)
+        if self._mirror is not None:
+            self._mirror.check(at_once=at_once)
 
     def _done(self, *what: str) -> int:
         """Count the units of some kinds that all calls have finished."""

@@ -13,6 +13,9 @@ from shardspec.layout import Layout
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, shorten
 
+PIECE = "piece"
+"""Key of the result of a task, for the name of its piece if the workspace is in a store."""
+
 Verdicts = Mapping[int, tuple[str, str]]
 """Items that must not be processed (again), with the step and reason of their reject."""
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from packer.assembly.plan import Merge, ShardPlan, merge_rows
 from packer.assembly.shard import check_shard, published_shard
 from packer.jobs.engines.base import Engine, Event
-from packer.jobs.plan import JobPlan, JobSettings, ResultReader, Task, Unit, WorkPlan
+from packer.jobs.plan import PIECE, JobPlan, JobSettings, ResultReader, Task, Unit, WorkPlan
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.schedule import CountChange, ItemTally, Schedule, describe_lost
 from packer.jobs.upload import Upload
@@ -27,7 +27,7 @@ from packer.workspace.durable import fsync_folder
 from packer.workspace.paths import RECORD_NAME
 from packer.workspace.shared_files import map_files
 from shardspec.entries import Shard
-from shardspec.errors import BuildError
+from shardspec.errors import BuildError, Problems
 from shardspec.registry import resolve
 from shardspec.wording import counted
 
@@ -180,6 +180,8 @@ def run_tasks(
 
         def on_event(event: Event) -> None:
             events.take(event)
+            if space.remote is not None and event.ends_task and event.unit is not None:
+                space.remote.pieces[event.unit.number] = event.result[PIECE]
             results.read([event.unit.number] if event.ends_task and event.unit is not None else [])
 
         units = (Unit("task", number) for number in missing)
@@ -280,8 +282,11 @@ def assemble_shards(
                 number = event.unit.number
                 append_line(workspace.journal, {"did": "shard", "number": number})
                 published = plan.published(number)
-                workspace.promised(published / RECORD_NAME)
-                shard = published_shard(published) if upload is None else upload.place(published)
+                if workspace.remote is not None:
+                    shard = Shard.from_json(event.result, Problems())
+                else:
+                    workspace.promised(published / RECORD_NAME)
+                    shard = published_shard(published) if upload is None else upload.place(published)
                 if shard is None:
                     raise BuildError(
                         place=published,

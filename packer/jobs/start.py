@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from packer.jobs.mirror import has_plan
 from packer.jobs.plan import JobPlan
 from packer.jobs.upload import Upload
 from packer.workspace import Workspace, append_line
@@ -68,7 +69,9 @@ class JobStart:
         if self._overwrite or self._record.base is not None:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
-            manifest = None if self._space.root.exists() else self._committed()
+            remote = self._space.remote
+            begun = self._space.root.exists() if remote is None else has_plan(remote)
+            manifest = None if begun else self._committed()
             return manifest if manifest is not None and self._record.made(manifest) else None
         return None
 
@@ -199,7 +202,8 @@ class JobStart:
     def _take_over(self, old: Mapping[str, Any]) -> bool:
         """Clear the workspace of another plan, but keep results that this plan can use; return whether there are any."""
         space = self._space
-        line = self._record.take_over(space, old) if old["kind"] == self._kind else None
+        can = old["kind"] == self._kind and space.remote is None
+        line = self._record.take_over(space, old) if can else None
         if line is None:
             return False
         self._count_sessions()

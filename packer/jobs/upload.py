@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.assembly.shard import published_shard
+from packer.jobs.mirror import check_place
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.transfers import Transfers
 from packer.workspace import Workspace
 from packer.workspace.card import is_generated, make_card
 from packer.workspace.durable import read_record, write_record
 from packer.workspace.folder import remove_shards
+from packer.workspace.remote import RemoteFiles
 from packer.workspace.shared_files import host
 from shardspec.entries import CARD_NAME, FileEntry, Shard, strip_tag
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
@@ -65,6 +67,8 @@ class Upload:
     url : str
     options : mapping, optional
         See `Store`. Requests are sent at once, so that wrong credentials are reported before any work.
+    work : RemoteFiles, optional
+        If the workspace is in a store, too: then workers upload the shards that they write.
 
     Attributes
     ----------
@@ -79,7 +83,7 @@ class Upload:
         If its manifest is invalid.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None, work: RemoteFiles | None = None) -> None:
         Store(url, options, patience_s=_PROBE_S).stat(MANIFEST_NAME)  # a misspelt endpoint is no store that is away
         self._store = store = Store(url, options)
         self.url = store.url
@@ -87,7 +91,10 @@ class Upload:
         self._transfers = Transfers[_File, None](self._send)
         data = self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
         self.manifest = None if data is None else Manifest.loads(data, store.place(MANIFEST_NAME))
-        self._sizes = {one.name: one.bytes for one in store.list()}
+        self.work = work
+        if work is not None:
+            check_place(Store(work.work.url, options, patience_s=_PROBE_S))
+        self._sizes = self._list()
 
     def check(self, space: Workspace, overwrite: bool) -> None:
         """Check that the place holds nothing except a dataset, and no unfinished upload of another workspace.
@@ -98,6 +105,8 @@ class Upload:
             If it does. With `overwrite`, unfinished uploads are allowed.
         """
         mark, here = self._read_mark(), self._describe(space)
+        if self.work is not None:
+            del here["host"]  # any host may resume it
         strange = {name: mark.get(name) for name in here} != here and mark.get("id") != self._state(space).get("id")
         if mark and strange and not overwrite:
             raise UsageError(
@@ -156,14 +165,15 @@ class Upload:
         return shard
 
     def commit(
-        self, manifest: Manifest, space: Workspace, listener: ProgressListener, check: Callable[[], None]
+        self, manifest: Manifest, space: Workspace, listener: ProgressListener, check: Callable[..., None]
     ) -> None:
         """Upload the other files, wait for all uploads, write the manifest and the card, and delete the replaced dataset.
 
         Parameters
         ----------
         check : callable
-            Called after each file; raises if this process must stop.
+            Called after each file, and with ``at_once=True`` before the manifest is written; raises if this process must
+            stop.
 
         Raises
         ------
@@ -180,6 +190,7 @@ class Upload:
                 stage.advance(size=file.entry.bytes)
         state = {**self._record, "manifest": manifest.dumps().decode()}
         write_record(space.upload, state)
+        check(at_once=True)
         if not self.finish(space):
             raise BuildLockedError(
                 "another build has begun to upload to the same place: this build stops", place=self.url
@@ -196,6 +207,8 @@ class Upload:
         if self.manifest != manifest:
             self._store.put(MANIFEST_NAME, manifest.dumps())
         self._put_card(space, manifest)
+        if self.work is not None:
+            self._sizes = self._list()  # workers have added to it
         kept = {_MARK, MANIFEST_NAME, CARD_NAME, *(entry.name for entry in manifest.entries)}
         self._store.delete([name for name in self._sizes if name not in kept])
         self._store.delete([_MARK])
@@ -240,6 +253,11 @@ class Upload:
         if file.name == entry.name:  # of a shard: the other files are small, and needed for the card
             path.unlink()
 
+    def _list(self) -> dict[str, int]:
+        """Return the sizes of all objects but those of the workspace, which may be below the dataset's place."""
+        below = None if self.work is None else f"{self.work.work.url}/".removeprefix(f"{self.url}/")
+        return {one.name: one.bytes for one in self._store.list() if below is None or not one.name.startswith(below)}
+
     def _find_others(self) -> list[str]:
         """Return the names of objects that belong neither to the dataset nor to the mark."""
         entries = () if self.manifest is None else self.manifest.entries
@@ -262,7 +280,7 @@ class Upload:
         return {}
 
     def _describe(self, space: Workspace) -> dict[str, str]:
-        return {"host": host(), "work": str(space.out)}
+        return {"host": host(), "work": str(space.out) if self.work is None else self.work.work.url}
 
     def _read(self, name: str, most: int) -> bytes | None:
         try:

@@ -7,12 +7,14 @@ standard error. AHEAD is 1 if the worker decodes ahead, otherwise 0. DETECTOR is
 detector process.
 """
 
+import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,8 +24,9 @@ from packer.steps.chain import StepResources
 from packer.vision.detect.remote import DetectorLost, RemoteDetector
 from packer.workspace import Workspace
 from packer.workspace.machines import OWNER, PLAN, enter_plan
+from packer.workspace.remote import REMOTE, RemoteFiles
 from shardspec.errors import ShardspecError
-from shardspec.registry import ImportTarget, resolve
+from shardspec.registry import ImportTarget, import_target, resolve
 
 WORKS: Mapping[str, ImportTarget] = {
     "build": ImportTarget("packer.builds.work:BuildWork"),
@@ -38,6 +41,12 @@ WORKS: Mapping[str, ImportTarget] = {
 
 _ENDS_S = 0.1
 """Items that end within this time of one another are reported together, since a message costs as much as a tiny image."""
+
+
+def open_remote(work: str, out: str) -> RemoteFiles:
+    """Open the places of a workspace and of its dataset, with the settings that are shared with workers."""
+    open_store = import_target("packer.sources.stored:source_store", what="a workspace in a store")
+    return RemoteFiles(open_store(work), open_store(out))
 
 
 def open_work(space: Workspace, resources: StepResources) -> Work:
@@ -73,6 +82,8 @@ def _work(workspace: Path, place: CurrentItem, resources: StepResources, request
     try:
         space, owner = Workspace(workspace, key=os.environ.get(PLAN, "")), os.environ.get(OWNER, "")
         space = space.of_owner(owner) if owner else space
+        if REMOTE in os.environ:
+            space = replace(space, remote=open_remote(*json.loads(os.environ[REMOTE])))
         work = open_work(space, resources)
     except ShardspecError as error:
         send(answers, event="failed", message=str(error))

@@ -84,10 +84,12 @@ class BuildOptions:
     overwrite: bool = option(False, "replace the packed dataset or unfinished build in the output folder")
     work: str | None = option(
         None,
-        "if OUT is a URL: local folder for the unfinished build, which is removed at the end; needs room for all encoded "
-        "samples (default: NAME.work in the current folder, where NAME is the end of the URL)",
-        metavar="DIR",
+        "if OUT is a URL: local folder, or URL, for the unfinished build, which is removed at the end; needs room for all "
+        "encoded samples (default: NAME.work in the current folder, where NAME is the end of the URL; with engine ray "
+        "OUT/.build/work)",
+        metavar="PLACE",
         path=True,
+        url=True,
     )
     update: bool = option(False, "add the items of the source that the packed dataset in the output folder lacks")
     changed: str = option(

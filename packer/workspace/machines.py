@@ -149,6 +149,8 @@ def check_machine(space: Workspace) -> None:
         with writing(space.out):
             attempt.write_bytes(seal(json.dumps(mine)))
             publish(attempt, path)
+    if space.remote is not None:
+        space.remote.settle(space.root, path)
     with reading():
         first = _read_machine(path)
     differing = [

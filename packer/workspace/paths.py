@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packer.workspace.durable import fsync_folder, read_log, remove_tree
 from packer.workspace.shared_files import map_files, wait_for
 from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
+
+if TYPE_CHECKING:
+    from packer.workspace.remote import RemoteFiles
 
 PARTS_A_FOLDER = 1000
 """The most parts in one folder: listing a folder of a million files on a shared file system is slow."""
@@ -53,12 +56,15 @@ class Workspace:
         coordinating process and its workers on the same host. At most 64 letters, digits, ``_`` and ``-``.
     shared : bool
         Whether other hosts write into the workspace, too.
+    remote : RemoteFiles or None
+        If given, the workspace is in an object store, and the folder has only the files of this process.
     """
 
     root: Path
     key: str = ""
     owner: str = ""
     shared: bool = False
+    remote: "RemoteFiles | None" = None
 
     lock = _Place("lock")
     """The lock file. The one process that builds in this folder holds it."""
@@ -112,14 +118,16 @@ class Workspace:
         return replace(self, owner=owner, shared=True)
 
     def promised(self, path: Path) -> Path:
-        """Return a path that must exist. In a shared workspace, wait for it, since another host may have just written it.
+        """Return a path that must exist. In a store, download it. In a shared folder, wait until this host sees it.
 
         Raises
         ------
         BuildError
-            If the file does not appear in time.
+            If there is no such object, or the file does not appear in time.
         """
-        if self.shared:
+        if self.remote is not None:
+            self.remote.fetch(self.root, path)
+        elif self.shared:
             wait_for(path)
         return path
 
@@ -184,6 +192,8 @@ class Workspace:
 
     def finished_tasks(self) -> set[int]:
         """Return the tasks whose parts exist. Listing the folders is much faster than looking for each part."""
+        if self.remote is not None:
+            return set(self.remote.pieces)
         return {int(match[1]) for match in (_PART.fullmatch(path.name) for path in self.part_files()) if match}
 
     def _part_folder(self, task: int) -> Path:

@@ -181,6 +181,8 @@ class _Worker(Child):
                 keep = [stack.enter_context(detector.connect(serial)).fileno()]
                 command.append(str(keep[0]))
             log, variables = workspace.logs / f"worker-{place:03d}.log", {PLAN: workspace.key, OWNER: workspace.owner}
+            if workspace.remote is not None:
+                variables |= workspace.remote.variables()
             super().__init__(command, log, answers, keep=keep, variables=variables)
 
     def take(self, message: dict[str, Any], answers: AnswerQueue) -> None:

@@ -24,13 +24,15 @@ from packer.jobs.engines.base import TICK_S, Event
 from packer.jobs.engines.processes import ProcessesEngine
 from packer.jobs.plan import Tasks, Unit, Verdicts, Work
 from packer.jobs.process import inherited_environment
+from packer.jobs.worker import open_remote
 from packer.recipe.engines import ClusterSettings, WorkerSettings, check_reachable
 from packer.sources.item import read_items
 from packer.workspace import Workspace
 from packer.workspace.machines import enter_plan
+from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host, wait_for
 from shardspec.errors import BuildError, ShardspecError
-from shardspec.layout import is_url
+from shardspec.layout import BUILD_FOLDER, is_url
 from shardspec.wording import LONG, counted, shorten
 
 # Ray reports each use to its makers unless this is set before it is imported.
@@ -317,7 +319,7 @@ class _Actor:
             max_concurrency=3,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": {"PYTHONPATH": environment["PYTHONPATH"]}},
-        ).remote(str(workspace.root), workspace.key, own, environment)
+        ).remote(_place_of(workspace), workspace.key, own, environment)
 
     def __str__(self) -> str:
         return f"the {counted(self.share.workers, 'worker')} on node {self.place.node.partition(' ')[0]}"
@@ -356,17 +358,24 @@ class NodeWorkers:
 
     Parameters
     ----------
-    root, key : str
+    place : str or tuple of str
+        Root of a workspace that all nodes see, or the URLs of one in a store (`packer.workspace.remote.RemoteFiles`).
+    key : str
         See `packer.workspace.Workspace`.
     team : WorkerSettings
     environment : mapping
         Environment of the coordinating process.
     """
 
-    def __init__(self, root: str, key: str, team: WorkerSettings, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, place: str | tuple[str, str], key: str, team: WorkerSettings, environment: Mapping[str, str]
+    ) -> None:
         os.environ.update((name, value) for name, value in environment.items() if not name.startswith(_OF_NODE))
         sys.path[:] = environment["PYTHONPATH"].split(os.pathsep)  # Ray's own would hide libraries from the workers
-        self._space = Workspace(Path(root), key).of_owner(ray.get_runtime_context().get_actor_id()[:16])
+        self._scratch = TemporaryFiles()
+        remote = None if isinstance(place, str) else open_remote(*place)
+        root = Path(place) if isinstance(place, str) else self._scratch.path / BUILD_FOLDER
+        self._space = Workspace(root, key, remote=remote).of_owner(ray.get_runtime_context().get_actor_id()[:16])
         self._units: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._events: list[Event] = []
@@ -421,6 +430,7 @@ class NodeWorkers:
             self._report(Event("failed", message=f"{what}{error}"))
         finally:
             self._engine.close()
+            self._scratch.close()
 
     def _report(self, event: Event) -> None:
         with self._changed:
@@ -439,10 +449,17 @@ def _check_node(space: Workspace) -> None:
     BuildError
         If it does not.
     """
-    wait_for(space.root, _SEEN_S)
+    if space.remote is None:
+        wait_for(space.root, _SEEN_S)
+    else:
+        for path in (space.items, space.plan):
+            space.remote.fetch(space.root, path)
     space, document = enter_plan(space)
+    tasks = Tasks.from_json(document.get("tasks", []))
+    if space.remote is not None:
+        space.create_results(len(tasks))
     paths = [one["path"] for one in document.get("rows", {}).get("inputs", ())]
-    for task in Tasks.from_json(document.get("tasks", []))[:1]:
+    for task in tasks[:1]:
         paths += [item.path for item in islice(read_items(space.items, *task), 1) if item.path]
     for path in paths:
         if not is_url(path) and not os.path.exists(path):  # noqa: PTH110 -- may be any text
@@ -453,6 +470,10 @@ def _check_node(space: Workspace) -> None:
                 hint="mount the source on all nodes at the same path, or pack from a URL",
             )
     space.logs.mkdir(parents=True, exist_ok=True)
+
+
+def _place_of(workspace: Workspace) -> str | tuple[str, str]:
+    return str(workspace.root) if workspace.remote is None else workspace.remote.urls
 
 
 def _last_line(error: Exception) -> str:

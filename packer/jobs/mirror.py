@@ -1,0 +1,342 @@
+"""The coordinating process of a job whose workspace is in an object store: its lease, and the copies of its files.
+
+The process works in a temporary folder. What another process needs to resume the job is copied to the store whenever it
+changes: the plan, the journal, the verdicts, the plan of the shards and the finished reports and indexes. A process on
+any host begins by downloading these files. The contents of pieces stay in the store.
+"""
+
+import json
+import re
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from packer.workspace import Workspace
+from packer.workspace.holder import Holder, is_running
+from packer.workspace.paths import RECORD_NAME
+from packer.workspace.remote import RemoteFiles, name_of
+from packer.workspace.shared_files import map_threaded
+from shardspec.errors import BuildLockedError, StoreError, UsageError
+from shardspec.layout import PLAN_NAME, REJECTS_NAME
+from shardspec.stores import Store
+from shardspec.wording import LONG, cut, list_some
+
+_JOURNAL = "journal/"
+"""Prefix of the objects with parts of the journal, of which each has the lines since the one before."""
+
+_PUSH_S = 10.0
+"""Seconds between two parts of the journal."""
+
+_CHECK_S = 5.0
+_PAUSE_S = 1.0
+_RENEWALS = 6
+_LEASE = "holder.json"
+_PROBE = ".writable"
+_LEASE_BYTES = 1 << 16
+
+_FIRST = (PLAN_NAME, "assembly.json")
+"""Files that refer to all others: they are deleted first and written last."""
+
+_ITEMS = "items.jsonl"
+_FILES = (_ITEMS, "order.npy", "upload.json", "replaced.json", "verdicts.jsonl", REJECTS_NAME)
+_OURS = re.compile(
+    rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|final/.+"
+    rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+)\Z"
+)
+_PIECES = re.compile(r"parts/([^/]+)/[0-9]+/")
+
+
+class RemoteMirror:
+    """Holds the lease of a workspace in a store, and keeps copies of its files there. Use as a context manager.
+
+    On entry, the files that an earlier process left are downloaded into the workspace's folder. On exit, all objects
+    are deleted if the folder has no plan any more.
+
+    Parameters
+    ----------
+    space : Workspace
+    say : callable
+        Called with a line for the user while waiting.
+
+    Raises
+    ------
+    BuildLockedError
+        If another process is at work.
+    StoreError
+        If the store fails for longer than its retries last.
+    """
+
+    def __init__(self, space: Workspace, say: Callable[[str], None]) -> None:
+        assert space.remote is not None
+        self._space = space
+        self._remote = space.remote
+        self._store = space.remote.work
+        self._lease = _StoredLease(self._store, say)
+        self._pushed: dict[str, tuple[int, int]] = {}
+        self._other_pieces: list[str] = []
+        self._lines, self._parts = 0, 0
+        self._journal_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._lease.acquire()
+        try:
+            self._pull()
+        except BaseException:
+            self._lease.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._lease.is_lost:
+                return
+            with suppress(StoreError) if error is not None else nullcontext():
+                if self._space.plan.exists():
+                    self._push()
+                else:
+                    self._remove()
+        finally:
+            self._lease.release()
+
+    def check(self, *, at_once: bool = False) -> None:
+        """Check the lease every few seconds, and copy what has changed. With `at_once`, do both now.
+
+        Verdicts are copied at every call, before their items are tried again.
+        """
+        self._lease.check(at_once=at_once)
+        now_s = time.monotonic()
+        if at_once or self._has_changed(self._space.verdicts):
+            self._push()
+        elif now_s - self._journal_s > _PUSH_S:
+            self._push_journal()
+
+    def _pull(self) -> None:
+        """Download the files of an unfinished job, and list its pieces."""
+        found = {one.name: one.bytes for one in self._store.list() if one.name}
+        if PLAN_NAME not in found:
+            self._store.delete([name for name in found if name != _LEASE])
+            return
+        pieces = [name for name in found if _PIECES.match(name)]
+        self._remote.add_pieces(pieces, self._space.key)
+        self._other_pieces = [name for name in pieces if not name.startswith(f"parts/{self._space.key}/")]
+        parts = sorted(name for name in found if name.startswith(_JOURNAL))
+        files = [name for name in found if name not in {*pieces, *parts, _LEASE}]
+        for name in map_threaded(self._download, files):
+            self._pushed[name] = _state(self._path(name))
+        with self._space.journal.open("ab") as journal:
+            journal.writelines(map_threaded(lambda name: self._store.read(name, found[name]), parts))
+            self._lines = journal.tell()
+        self._parts = len(parts)
+
+    def _download(self, name: str) -> str:
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._store.download(name, path)
+        return name
+
+    def _push(self) -> None:
+        """Make the copies equal to the files. A crash at any moment leaves a plan with its items, or none."""
+        local = {name_of(self._space.root, path): _state(path) for path in self._files()}
+        gone = [name for name in self._pushed if name not in local]
+        changed = [name for name, state in local.items() if self._pushed.get(name) != state]
+        if _ITEMS in changed or PLAN_NAME in gone:
+            gone = list(dict.fromkeys([*(name for name in _FIRST if name in self._pushed), *gone]))
+            changed += [name for name in _FIRST if name in local and name not in changed]
+        for name in sorted(gone, key=lambda name: name not in _FIRST):
+            self._store.delete([name])
+            del self._pushed[name]
+        first = [name for name in changed if name not in _FIRST]
+        for name in map_threaded(self._upload, first):
+            self._pushed[name] = local[name]
+        self._push_journal()
+        for name in reversed(_FIRST):
+            if name in changed:
+                self._upload(name)
+                self._pushed[name] = local[name]
+        if PLAN_NAME in changed:
+            self._store.delete(self._other_pieces)
+            self._other_pieces = []
+
+    def _push_journal(self) -> None:
+        self._journal_s = time.monotonic()
+        path = self._space.journal
+        data = path.read_bytes() if path.exists() else b""
+        if len(data) < self._lines:  # of another plan
+            self._store.delete([f"{_JOURNAL}{number:08d}.jsonl" for number in range(self._parts)])
+            self._lines = self._parts = 0
+        if len(data) > self._lines:
+            self._store.put(f"{_JOURNAL}{self._parts:08d}.jsonl", data[self._lines :])
+            self._lines, self._parts = len(data), self._parts + 1
+
+    def _upload(self, name: str) -> str:
+        self._store.put(name, self._path(name))
+        return name
+
+    def _remove(self) -> None:
+        """Delete all objects, but the reasons why no item yielded a sample; the plan first, so no job is resumed."""
+        kept = {_LEASE}
+        if self._space.reasons.exists():
+            self._store.put(REJECTS_NAME, self._space.reasons)
+            kept.add(REJECTS_NAME)
+        found = [one.name for one in self._store.list() if _OURS.match(one.name)]
+        self._store.delete([PLAN_NAME] if PLAN_NAME in found else [])
+        self._store.delete([name for name in found if name not in kept and name != PLAN_NAME])
+        self._lease.remove()
+
+    def _files(self) -> Iterable[Path]:
+        """Yield the files that are copied. Of records of shards and machines, only those that were downloaded."""
+        root = self._space.root
+        known = (self._path(name) for name in self._pushed if name.startswith(("staging/", "parts/")))
+        final = self._space.final.rglob("*") if self._space.assembly.exists() else ()  # earlier, they are unfinished
+        found = (*(root / name for name in (*_FIRST, *_FILES)), *final, *known)
+        return [path for path in found if path.is_file() and not path.name.endswith(".partial")]
+
+    def _has_changed(self, path: Path) -> bool:
+        return path.exists() and self._pushed.get(name_of(self._space.root, path)) != _state(path)
+
+    def _path(self, name: str) -> Path:
+        return self._space.root / name
+
+
+def has_plan(remote: RemoteFiles) -> bool:
+    """Return whether a place holds an unfinished job, or what an interrupted one left."""
+    return remote.work.stat(PLAN_NAME) is not None
+
+
+def check_place(store: Store) -> None:
+    """Check that a place can hold a workspace, before any work.
+
+    Raises
+    ------
+    StoreError
+        If objects cannot be written there or deleted.
+    UsageError
+        If it has other objects.
+    """
+    strange = [one.name for one in store.list() if one.name and not _OURS.match(one.name)]
+    if strange:
+        raise UsageError(
+            place=store.url,
+            expected="a place that is new, empty, or holds an unfinished build",
+            found=f"other objects ({list_some(strange)})",
+            hint="choose another place for --work",
+        )
+    store.put(_PROBE, b"")
+    store.delete([_PROBE])
+
+
+class _StoredLease:
+    """The lease of a workspace in a store: an object with the record of its holder, who rewrites it every few seconds.
+
+    A process that dies stops renewing its lease. If two processes take it at the same moment, the one that wrote first
+    finds at its next check that it has lost it.
+    """
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._say = say
+        program = Path(*sys.argv[:1])
+        name = program.parent.name if program.name == "__main__.py" else program.name
+        self._holder = replace(Holder.here(), command=cut(shlex.join([name, *sys.argv[1:]]), LONG))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._checked_s = 0.0
+        self.is_lost = False
+
+    def acquire(self) -> None:
+        """Take the lease. If another process has it, wait until it has expired."""
+        seen: tuple[str, int] | None = None
+        still_s, looked_s = 0.0, time.monotonic()
+        while True:
+            other = self._read()
+            if other is None or other.ended or is_running(other.process) is False:
+                break
+            now = other.name, other.beat
+            if is_running(other.process) or (seen is not None and seen != now):
+                raise BuildLockedError(
+                    f"another build is at work in this place ({other.describe()})",
+                    place=self._store.url,
+                    hint="wait until it has finished, or stop it",
+                )
+            # At most the time between two renewals counts, because this process itself may have been suspended.
+            still_s += min(time.monotonic() - looked_s, other.lease_s / _RENEWALS)
+            looked_s = time.monotonic()
+            if still_s >= other.lease_s:
+                break
+            if seen is None:
+                self._say(
+                    f"another build holds {self._store.url} ({other.describe()}): waiting up to {other.lease_s:g} s "
+                    "for a sign of life"
+                )
+            seen = now
+            time.sleep(min(_PAUSE_S, other.lease_s / 20))
+        self._write()
+        self._thread.start()
+
+    def check(self, *, at_once: bool) -> None:
+        """Check every few seconds that this process still has the lease.
+
+        Raises
+        ------
+        BuildLockedError
+            If another process has taken it.
+        """
+        now_s = time.monotonic()
+        if not at_once and now_s - self._checked_s < _CHECK_S:
+            return
+        self._checked_s = now_s
+        self._look()
+        if self.is_lost:
+            raise BuildLockedError("another build has taken over this place: this build stops", place=self._store.url)
+
+    def release(self) -> None:
+        """Release the lease, so that no other process waits until it expires."""
+        self._stop.set()
+        self._thread.join()
+        if not self.is_lost:
+            with suppress(StoreError):
+                if self._read() is not None:
+                    self._holder = replace(self._holder, ended=True)
+                    self._write()
+
+    def remove(self) -> None:
+        """Delete the lease with the other objects."""
+        self._stop.set()
+        self._thread.join()
+        self._store.delete([_LEASE])
+
+    def _look(self) -> None:
+        other = self._read()
+        self.is_lost = self.is_lost or other is None or other.name != self._holder.name
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._holder.lease_s / _RENEWALS):
+            with suppress(StoreError):  # a store that is away: the next renewal may succeed in time
+                self._look()
+                if self.is_lost:
+                    return
+                self._holder = replace(self._holder, beat=self._holder.beat + 1)
+                self._write()
+
+    def _read(self) -> Holder | None:
+        try:
+            return Holder.from_json(json.loads(self._store.read(_LEASE, _LEASE_BYTES)))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _write(self) -> None:
+        self._store.put(_LEASE, json.dumps(asdict(self._holder)).encode())
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size

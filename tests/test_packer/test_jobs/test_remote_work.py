@@ -1,0 +1,188 @@
+"""``packer build SOURCE s3://… --work s3://…``: pieces, plan, journal and verdicts are objects, and workers write shards."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import QUIET, TESTS, write_images
+from support.command import arguments, environment, run_packer
+from support.errors import raises
+from support.steps import LOG
+from support.stores import StoreServer
+from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
+
+import packer
+from packer.builds.planning.plan import TASK_ITEMS
+from packer.cli import main
+from shardspec.errors import BuildLockedError, ResumeMismatchError, ShardspecError, TooManyRejectsError, UsageError
+from shardspec.stores import Store
+
+SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
+WORDS = ("--size", 120, "--resize", "exact", "--encode", "png", "--shard-size", "64KiB", "--label-from", "folder")
+
+
+@pytest.fixture
+def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
+    """The server for a client in this process. The current folder is empty."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return here
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks."""
+    names = [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(3 * TASK_ITEMS - 2)]
+    return write_images(tmp_path_factory.mktemp("remote") / "in", names)
+
+
+@pytest.fixture(scope="module")
+def local(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a build with `WORDS` makes in a folder."""
+    out = tmp_path_factory.mktemp("remote") / "local"
+    packer.build(source, out, **SETTINGS, label_from="folder", **QUIET)
+    return files(out)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"format": "lmdb"}, {"format": "npy"}, {"format": "webdataset", "shuffle": 3}],
+    ids=lambda more: more["format"],
+)
+def test_the_dataset_is_that_of_a_folder(here: StoreServer, source: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    url, work = here.url(f"same-{more['format']}"), f"work-{more['format']}"
+    options = {**SETTINGS, **more, "label_from": "folder"}
+    packer.build(source, tmp_path / "local", **options, **QUIET)
+    packer.build(source, url, work=here.url(work), **options, **QUIET)
+    assert download(url, tmp_path / "back") == files(tmp_path / "local")
+    assert here.objects(work) == {}
+    assert ".build/upload.json" not in here.objects(f"same-{more['format']}")
+    assert list(Path().iterdir()) == []
+    assert packer.build(source, url, work=here.url(work), **options, **QUIET).found_finished
+
+
+def test_a_killed_build_resumes_without_its_folder_on_any_host(
+    here: StoreServer, source: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    url, work = here.url("killed"), "killed-work"
+    command = ("build", source, url, "--work", here.url(work), "--workers", 2, *WORDS)
+    here.fail({"match": "PUT .*part-000002", "kind": "503", "times": FOREVER})
+    pieces = ("part-000000", "part-000001")
+    stop(
+        arguments(*command),
+        here,
+        lambda: all(any(piece in name for name in here.objects(work)) for piece in pieces),
+        signal.SIGKILL,
+        tmp_path,
+    )
+    assert "manifest.json" not in here.objects("killed")
+    holder = {"name": "other", "host": "elsewhere", "pid": 1, "lease_s": 1.0, "beat": 4}
+    Store(here.url(work)).put("holder.json", json.dumps(holder).encode())
+    here.fail(*({"match": f"PUT .*{piece}", "kind": "403", "times": 1} for piece in pieces))
+    said = run_packer(*command, env=here.env).stderr
+    assert "elsewhere" in said
+    assert here.left() == [1, 1]
+    here.fail()
+    assert download(url, tmp_path / "back") == local
+    assert here.objects(work) == {}
+
+
+def test_shards_that_workers_uploaded_are_not_written_again(
+    here: StoreServer, source: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    url, work = here.url("late"), "late-work"
+    command = ("build", source, url, "--work", here.url(work), "--workers", 2, *WORDS)
+    here.fail({"match": "PUT .*shard-00003", "kind": "503", "times": FOREVER})
+
+    def recorded() -> bool:
+        return any("shard-00000/record.json" in name for name in here.objects(work)) and here.left() != [FOREVER]
+
+    stop(arguments(*command), here, recorded, signal.SIGKILL, tmp_path)
+    here.fail({"match": "PUT .*(shard-00000|part-)", "kind": "403", "times": 1})
+    run_packer(*command, env=here.env)
+    assert here.left() == [1]
+    here.fail()
+    assert download(url, tmp_path / "back") == local
+    assert here.objects(work) == {}
+
+
+def test_one_build_at_a_time(here: StoreServer, source: Path) -> None:
+    url, options = here.url("contested"), {**SETTINGS, "work": here.url("contested-work")}
+
+    class Listener:
+        refused = False
+
+        def on_progress(self, progress: packer.Progress) -> None:
+            if progress.stage == "packing" and not self.refused:
+                self.refused = True
+                with pytest.raises(BuildLockedError, match="another build is at work"):
+                    packer.build(source, url, **options, **QUIET)
+
+        def on_message(self, line: str) -> None: ...
+
+    listener = Listener()
+    packer.build(source, url, **options, engine="inline", progress=listener)
+    assert listener.refused
+    assert here.objects("contested-work") == {}
+
+
+def test_an_item_that_kills_is_rejected_as_on_one_disk(here: StoreServer, tmp_path: Path) -> None:
+    few = write_images(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
+    steps = ("--size", 16, "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
+    env = {**here.env, **environment(python_path=TESTS, **{LOG: str(tmp_path / "log")}), **here.variables}
+    run_packer("build", few, tmp_path / "one", *steps, env=env)
+    run_packer("build", few, here.url("kills"), "--work", here.url("kills-work"), *steps, env=env)
+    assert download(here.url("kills"), tmp_path / "back") == files(tmp_path / "one")
+    assert here.objects("kills-work") == {}
+
+
+def test_reasons_stay_if_nothing_was_packed(here: StoreServer, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.png").write_bytes(b"no image")
+    for _ in range(2):
+        with pytest.raises(TooManyRejectsError, match="nothing-work/rejects"):
+            packer.build(tmp_path / "bad", here.url("nothing"), work=here.url("nothing-work"), **QUIET)
+        assert here.objects("nothing") == {}
+        assert here.objects("nothing-work").keys() == {"rejects.jsonl"}
+
+
+def test_another_build_is_refused_and_keeps_the_pieces(here: StoreServer, source: Path, tmp_path: Path) -> None:
+    work, options = here.url("other-work"), {**SETTINGS, **QUIET}
+    here.fail({"match": "PUT .*shard-", "kind": "403", "times": FOREVER})
+    with pytest.raises(ShardspecError, match="credentials"):
+        packer.build(source, here.url("other"), work=work, **options)
+    before = here.objects("other-work").keys()
+    assert any("/part-" in name for name in before)
+    with pytest.raises(ResumeMismatchError, match="size"):
+        packer.build(source, here.url("other"), work=work, **{**options, "size": 100})
+    assert here.objects("other-work").keys() >= {name for name in before if name != "holder.json"}
+    here.fail()
+    packer.build(source, here.url("other"), work=work, overwrite=True, **{**options, "size": 100})
+    packer.build(source, tmp_path / "local", **{**options, "size": 100})
+    assert download(here.url("other"), tmp_path / "back") == files(tmp_path / "local")
+    assert here.objects("other-work") == {}
+
+
+def test_wrong_places_are_refused_before_any_work(
+    here: StoreServer, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, work = here.url("wrong"), here.url("wrong-work")
+    here.put("mine/notes.txt", b"keep")
+    with raises(UsageError, place=here.url("mine")):
+        packer.build(source, url, work=here.url("mine"), **QUIET)
+    assert here.objects("mine") == {"notes.txt": 4}
+    with raises(UsageError, option="work"):
+        packer.build(source, "local", work=work, **QUIET)
+    with raises(UsageError, option="work"):
+        packer.build(here.url("raw"), url, work=here.url("raw/work"), **QUIET)
+    with raises(UsageError, option="work"):
+        packer.build(source, here.url("wrong/out"), work=url, **QUIET)
+    here.fail({"match": "PUT .*wrong-work", "kind": "403", "times": FOREVER})
+    assert main(["build", str(source), url, "--work", work]) == 1
+    said = capsys.readouterr().err
+    assert work in said
+    assert "packing" not in said
+    assert here.objects("wrong") == {}
+    assert list(Path().iterdir()) == []
