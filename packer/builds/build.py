@@ -27,7 +27,7 @@ from packer.recipe.keywords import BuildKeywords, DetectKeywords
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from packer.sources.base import Listing, Source
 from packer.sources.opening import open_source
-from packer.sources.stored import sharing_settings
+from packer.sources.stores.access import sharing_settings
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about

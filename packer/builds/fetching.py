@@ -14,7 +14,7 @@ from packer.sources.archives.member import Member
 from packer.sources.folders.frames import Frames
 from packer.sources.folders.sidecars import PART
 from packer.sources.item import Item, ItemFile
-from packer.sources.stored import set_state, source_store, time_of
+from packer.sources.stores.access import set_state, source_store, time_of
 from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import BuildError, ObjectDeniedError, StoreError

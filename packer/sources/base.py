@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.recipe import Recipe
 from packer.sources.archives.zipped import ZippedFiles
+from packer.sources.files import LOCAL, FileState, LocalFiles
 from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.frames import FramesError
 from packer.sources.item import Item, ItemFile
 from packer.vision.faults import stop_if_passing
-from packer.workspace.shared_files import is_on_network, map_threaded
+from packer.workspace.shared_files import map_threaded
 from shardspec.entries import UNSAID, About
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import is_url
 from shardspec.wording import LONG, counted, shorten
 
 if TYPE_CHECKING:
-    from packer.sources.stored import StorePlaceholders
+    from packer.sources.stores.files import StoredFiles
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Listing:
         Description of what was searched for and where, for the message if there are no items.
     about : About
         Title, licence and citation of a packed dataset.
-    mirror : StorePlaceholders or None
-        If files are in stores, the folder whose paths stand for their URLs.
+    stored : StoredFiles or None
+        If files are in stores, what has the paths that stand for their URLs.
     """
 
     items: Sequence[Item]
@@ -80,7 +81,7 @@ class Listing:
     notes: Sequence[str] = ()
     sought: str = ""
     about: About = UNSAID
-    mirror: "StorePlaceholders | None" = None
+    stored: "StoredFiles | None" = None
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,15 @@ class AllowedFolders:
     ----------
     folders : tuple of Path
         Absolute paths. Symbolic links are not resolved.
-    mirror : StorePlaceholders or None
-        Contains those folders that stand for URLs.
+    files : LocalFiles
+        What is in the folders.
     """
 
     folders: tuple[Path, ...]
-    mirror: "StorePlaceholders | None" = None
+    files: LocalFiles = LOCAL
 
     @classmethod
-    def of(cls, *folders: str | Path, mirror: "StorePlaceholders | None" = None) -> "AllowedFolders":
+    def of(cls, *folders: str | Path, files: LocalFiles = LOCAL) -> "AllowedFolders":
         """Make the roots from some folders.
 
         Raises
@@ -108,13 +109,13 @@ class AllowedFolders:
             If a path is not a folder, if a folder is inside another one, or if two folders have the same name, which
             would make the names of their items ambiguous.
         """
-        roots = cls(tuple(Path(folder).absolute() for folder in folders), mirror)
+        roots = cls(tuple(Path(folder).absolute() for folder in folders), files)
         for number, folder in enumerate(roots.folders):
-            if not folder.is_dir() and not ZippedFiles(folder).by_path:
+            if not files.is_folder(folder) and not ZippedFiles(folder, files).by_path:
                 raise UsageError(
                     option="root",
                     expected="a folder",
-                    found=f"{'a file' if folder.exists() else 'none'} at {folders[number]}",
+                    found=f"{'a file' if files.exists(folder) else 'none'} at {folders[number]}",
                 )
             for other in roots.folders[:number]:
                 nested = folder.resolve().is_relative_to(other.resolve()) or other.resolve().is_relative_to(
@@ -141,21 +142,17 @@ class AllowedFolders:
         The item's name is its path below the root. With several roots, the name starts with the root's name. A relative
         path that exists below several roots is a reject.
         """
-        found = [folder for folder in self.resolved if os.path.lexists(folder / path)]
+        found = [folder for folder in self.resolved if self.files.lexists(folder / path)]
         location = (found or self.resolved)[0] / path
         if len(found) > 1 and not Path(path).is_absolute():
             reason = f"expected a path below a single root, found it below {len(found)}: make it absolute in the table"
             return Item(index, str(path), str(location), columns=columns, reject=reason)
         name = self._name(location) or str(path)
-        return describe_path(index, name, location, self.resolved, columns, frame_rate)
-
-    def local(self, path: str) -> str:
-        """Return the path that stands for a URL below a root; return anything else unchanged."""
-        return path if self.mirror is None else self.mirror.local(path)
+        return describe_path(index, name, location, self.resolved, columns, frame_rate, self.files)
 
     def leads_out(self, path: str | Path) -> bool:
         """Return whether an absolute or relative path, or a URL, leads outside all roots. Links are followed."""
-        path = self.local(str(path))
+        path = self.files.local(str(path))
         if is_url(path):
             return True
         for folder in self.resolved:
@@ -192,12 +189,11 @@ class FileChecker:
     """
 
     def __init__(self, roots: AllowedFolders, frame_rate: float | None = None) -> None:
-        self._roots = roots
+        self._roots, self._files = roots, roots.files
         self._resolved = roots.resolved
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
         self._frame_rate = frame_rate
-        reads = nullcontext if roots.mirror is None else roots.mirror.reading
-        self._zipped = [ZippedFiles(folder, reads) for folder in roots.resolved]
+        self._zipped = [ZippedFiles(folder, self._files) for folder in roots.resolved]
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
@@ -209,7 +205,7 @@ class FileChecker:
         If the path does not exist but would without surrounding blanks, the blanks are ignored.
         """
         self._count()
-        path, stripped = self._roots.local(path), self._roots.local(path.strip())
+        path, stripped = self._files.local(path), self._files.local(path.strip())
         known = self._look_up(path)
         if known.reject is not None and stripped and stripped != path:
             without = self._look_up(stripped)
@@ -229,9 +225,8 @@ class FileChecker:
 
     def ask(self, paths: Iterable[Any]) -> None:
         """Prepare to describe some paths on web servers, which takes long if they are asked for one at a time."""
-        if self._roots.mirror is not None:
-            texts = [path for path in paths if isinstance(path, str)]
-            self._roots.mirror.ask({*texts, *map(str.strip, texts)})
+        texts = [path for path in paths if isinstance(path, str)]
+        self._files.ask({*texts, *map(str.strip, texts)})
 
     def notes(self) -> list[str]:
         """Describe the paths whose surrounding blanks were ignored."""
@@ -246,7 +241,7 @@ class FileChecker:
         known = self._known.get(path)
         if known is None:
             known = self._examine(path) or self._roots.describe(0, path, {}, self._frame_rate)
-            if known.reject is not None and known.path is not None and not os.path.lexists(known.path):
+            if known.reject is not None and known.path is not None and not self._files.lexists(known.path):
                 known = self._look_into_zips(known) or known
             if len(self._known) == _KNOWN_MAX:
                 self._known.clear()
@@ -273,7 +268,7 @@ class FileChecker:
 
         On a network file system, many files are examined in parallel.
         """
-        if not is_on_network(self._resolved[0]):
+        if not self._files.is_slow(self._resolved[0]):
             yield from map(self.file, count(), names)
             return
         remaining = iter(names)
@@ -286,12 +281,14 @@ class FileChecker:
         """Return the item for a folder of frames below the first root (`frames_item`)."""
         assert self._frame_rate is not None
         self._count()
-        return frames_item(index, name, self._prefix + name, images, self._frame_rate, self._resolved)
+        return frames_item(
+            index, name, self._prefix + name, images, self._frame_rate, self._resolved, files=self._files
+        )
 
-    def _item(self, index: int, name: str, path: str, found: os.stat_result | None) -> Item:
+    def _item(self, index: int, name: str, path: str, found: FileState | None) -> Item:
         self._count()
         if found is None:
-            return describe_path(index, name, Path(path), self._resolved, {})
+            return describe_path(index, name, Path(path), self._resolved, {}, files=self._files)
         return Item(index, name, path, found.st_size, found.st_mtime_ns)
 
     def _count(self) -> None:
@@ -311,17 +308,17 @@ class FileChecker:
             return None
         return Item(0, location[len(self._prefix) :], location, found.st_size, found.st_mtime_ns)
 
-    def _stat(self, path: str) -> os.stat_result | None:
+    def _stat(self, path: str) -> FileState | None:
         """Return the status of a regular file inside the roots; None if any part of the path is a link."""
         try:
             folder = path.rpartition("/")[0]
             inside = self._inside.get(folder)
             if inside is None:
-                inside = os.path.realpath(folder, strict=True) == folder and self._contains(folder)
+                inside = self._files.resolve(folder) == folder and self._contains(folder)
                 if len(self._inside) == _KNOWN_MAX:
                     self._inside.clear()
                 self._inside[folder] = inside
-            found = os.lstat(path) if inside else None
+            found = self._files.lstat(path) if inside else None
         except (OSError, ValueError):
             return None
         return found if found is not None and stat.S_ISREG(found.st_mode) else None
@@ -397,6 +394,7 @@ def describe_path(
     roots: Sequence[Path],
     columns: Mapping[str, Any],
     frame_rate: float | None = None,
+    files: LocalFiles = LOCAL,
 ) -> Item:
     """Return an item for a file. If it is not a regular file inside one of `roots`, the item is a reject.
 
@@ -413,8 +411,7 @@ def describe_path(
         return Item(index, name, str(path), columns=columns, reject=reason)
 
     try:
-        resolved = path.resolve(strict=True)
-        found = path.stat()
+        resolved, found = Path(files.resolve(path)), files.stat(path)
     except (OSError, RuntimeError, ValueError) as error:
         stop_if_passing(error, path)
         link = os.path.islink(path)  # noqa: PTH114 -- Path.is_symlink raises where a name is too long
@@ -425,15 +422,15 @@ def describe_path(
         return reject(
             f"expected a file inside the source, found {kind} it: name the folder it leads to with --root DIR"
         )
-    if resolved.is_dir():
+    if stat.S_ISDIR(found.st_mode):
         if frame_rate is not None:
             try:
-                images = images_in(path)
+                images = images_in(path, files)
             except FramesError as error:
                 return reject(str(error))
-            return frames_item(index, name, str(path), images, frame_rate, roots, columns)
+            return frames_item(index, name, str(path), images, frame_rate, roots, columns, files)
         return reject("expected a file, found a folder (--frame-folders FPS takes its images as frames of a video)")
-    if not resolved.is_file():
+    if not stat.S_ISREG(found.st_mode):
         return reject("expected a regular file, found something else")
     return Item(index, name, str(path), found.st_size, found.st_mtime_ns, columns)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shlex
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -132,13 +131,14 @@ class RowsSource:
     def _check_first(self, items: Sequence[Item]) -> None:
         """Refuse a table if none of its first files exists, since then its folder is probably another one."""
         if not all(
-            item.reject is not None and item.path is not None and not os.path.lexists(item.path) for item in items
+            item.reject is not None and item.path is not None and not self.roots.files.lexists(item.path)
+            for item in items
         ):
             return
         first = items[0]
         remedy = "name the folder of the files with --root DIR"
-        if self.roots.mirror is None and not PurePath(first.name).suffix:
-            suffix = next((suffix for suffix in _SUFFIXES if os.path.lexists(f"{first.path}{suffix}")), None)
+        if not PurePath(first.name).suffix:
+            suffix = next((one for one in _SUFFIXES if self.roots.files.lexists(f"{first.path}{one}")), None)
             example = suffix or ".jpg, if that is their suffix"
             remedy = f"append the suffix with --path-suffix {example}" + (f", or {remedy}" if suffix is None else "")
         folders = list_some([str(folder) for folder in self.roots.folders])

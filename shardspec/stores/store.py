@@ -32,6 +32,8 @@ _RANGE_BYTES = 4 << 20
 _FIRST_BYTES = 1 << 18
 """Bytes that a web server is asked for until it is known to send ranges."""
 _CHUNK_BYTES = 1 << 20
+_PAGE_OBJECTS = 1000
+"""Objects of a listing that are requested at a time. Stores send at most so many."""
 _READ_TIMEOUT_S = 60
 """Time without any data after which a request is repeated from the last byte received."""
 _CONNECT_TIMEOUT_S = 10
@@ -194,12 +196,17 @@ class Store(Remote):
                 raise
 
     def list(self) -> Iterator[StoredObject]:
-        """Yield all objects."""
+        """Yield all objects. The next thousand are requested while the caller works."""
         with self._reporting(""):
-            pages = self._client.list(self._store)
-            while (page := call_interruptibly(next, pages, None)) is not None:
-                # The web pages of some stores make an empty object for the place itself.
-                yield from (_stored(meta) for meta in page if meta["path"])
+            pages, requests = self._client.list(self._store, chunk_size=_PAGE_OBJECTS), Daemons(1, "listing")
+            ahead = requests.submit(next, pages, None)
+            try:
+                while (page := ahead.result()) is not None:
+                    ahead = requests.submit(next, pages, None)
+                    # The web pages of some stores make an empty object for the place itself.
+                    yield from (_stored(meta) for meta in page if meta["path"])
+            finally:
+                requests.close()
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a small object.

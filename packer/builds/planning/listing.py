@@ -105,10 +105,10 @@ def list_items(source: Source, recipe: Recipe, listener: ProgressListener | None
         )
     with counted_stage(listener or Silent(), "listing"):
         listing = source.list_items(label_from, recipe.path_column)
-    if listing.mirror is None:
+    if listing.stored is None:
         return _checked(source, listing, recipe)
-    with listing.mirror.showing_urls():
-        return listing.mirror.locate(_checked(source, listing, recipe))
+    with listing.stored.showing_urls():
+        return listing.stored.locate(_checked(source, listing, recipe))
 
 
 def _checked(source: Source, listing: Listing, recipe: Recipe) -> Listing:

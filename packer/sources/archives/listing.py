@@ -3,7 +3,6 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
 from packer.sources.column_types import DROP
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.folders.patterns import PathPattern
 from packer.sources.folders.walk import Ignored
 from packer.sources.item import Item, item_list
@@ -36,9 +36,6 @@ PICKLED = "expected no pickle, which can run any code when it is read, found one
 
 SNIFFED_BYTES = 16
 """Number of first bytes by which the type of a member without a suffix is recognised."""
-
-Reads = Callable[[Path], AbstractContextManager[None]]
-"""Makes the context in which an archive is read, which may download it."""
 
 _NO_FOLDER = (
     "expected a folder in the name within the archive to name the label (--label-from folder), found none: "
@@ -148,8 +145,8 @@ class ArchiveSource:
         Makes columns from the names within the archives.
     ignored : int
         Number of files that are not archives.
-    reads : callable
-        Makes the context in which an archive is read.
+    files : LocalFiles
+        Contain the archives.
     media : sequence of Medium
         Media of the items.
     """
@@ -162,7 +159,7 @@ class ArchiveSource:
         keys: KeyTable | None,
         pattern: PathPattern | None,
         ignored: int,
-        reads: Reads,
+        files: LocalFiles = LOCAL,
         media: Sequence[Medium] = PICTURES,
     ) -> None:
         self._kind = kind
@@ -171,7 +168,7 @@ class ArchiveSource:
         self._keys = keys
         self._pattern = pattern
         self._ignored = ignored
-        self._reads = reads
+        self._files = files
         self._media = media
 
     def list_items(self, label_from: str, path_column: str) -> Listing:
@@ -190,7 +187,7 @@ class ArchiveSource:
         classes: dict[str, list[str]] = {}
 
         def listed() -> Iterator[Item]:
-            ask = partial(_list_one, reads=self._reads, list_one=list_one, media=self._media)
+            ask = partial(_list_one, files=self._files, list_one=list_one, media=self._media)
             found = map_threaded(ask, self._archives, available_processors())
             for archive, one in zip(self._archives, found, strict=True):
                 for column, names in one.classes.items():
@@ -288,19 +285,14 @@ def _with_columns_of_path(item: Item, pattern: PathPattern) -> Item:
     return item._replace(columns={**item.columns, **values})
 
 
-def read_in_place(path: Path) -> AbstractContextManager[None]:
-    """Return the context for an archive on this machine."""
-    return nullcontext()
-
-
 def _list_one(
     archive: ArchiveFile,
-    reads: Reads,
+    files: LocalFiles,
     list_one: Callable[[ListedArchive], ArchiveListing],
     media: Sequence[Medium],
 ) -> ArchiveListing:
     try:
-        with reads(archive.path):
+        with files.reading(archive.path):
             stat = archive.path.stat()
             return list_one(ListedArchive(archive, stat.st_size, stat.st_mtime_ns, media))
     except ObjectDeniedError:

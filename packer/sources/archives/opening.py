@@ -16,8 +16,6 @@ from packer.sources.archives.listing import (
     ArchiveListing,
     ArchiveSource,
     ListedArchive,
-    Reads,
-    read_in_place,
 )
 from packer.sources.archives.lmdb import list_keys
 from packer.sources.archives.recordio import list_records
@@ -25,12 +23,12 @@ from packer.sources.archives.webdataset import list_tar
 from packer.sources.archives.zip import list_zip
 from packer.sources.base import Source
 from packer.sources.column_types import column_types
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.folders.patterns import PathPattern
 from packer.sources.packed import is_packed
 from packer.vision.media import media_named, medium_of
-from packer.workspace.shared_files import walk
+from packer.workspace.shared_files import listing_folders
 from shardspec.errors import UsageError
-from shardspec.layout import MANIFEST_NAME
 from shardspec.wording import LONG, counted, list_some, shorten
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -60,23 +58,17 @@ def kind_of(name: str) -> ArchiveKind | None:
     return next((kind for kind in _KINDS if name.endswith(kind.suffixes) and not name.endswith("lock.mdb")), None)
 
 
-def open_file(path: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
-    """Return the source for one archive. Return None for any other file, such as a Parquet table of paths.
-
-    Parameters
-    ----------
-    reads : callable
-        Makes the context in which an archive is read.
-    """
+def open_file(path: Path, recipe: Recipe, files: LocalFiles = LOCAL) -> Source | None:
+    """Return the source for one archive. Return None for any other file, such as a Parquet table of paths."""
     kind = kind_of(path.name)
     if kind is None:
         return None
     if kind.has_columns:
-        with reads(path):
+        with files.reading(path):
             if not parquet.holds_images(path, recipe.path_column):
                 return None
     path = path.absolute()
-    return _source(kind, path.parent, [path], recipe, 0, reads)
+    return _source(kind, path.parent, [path], recipe, 0, files)
 
 
 def list_archive(path: Path, name: str, path_column: str) -> ArchiveListing:
@@ -93,7 +85,7 @@ def list_archive(path: Path, name: str, path_column: str) -> ArchiveListing:
     return kind.lister(path_column, {})(ListedArchive(ArchiveFile(name, path), status.st_size, status.st_mtime_ns))
 
 
-def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> Source | None:
+def open_folder(folder: Path, recipe: Recipe, files: LocalFiles = LOCAL) -> Source | None:
     """Return the source for a folder of archives without files that the recipe takes (`open_file`); None for any other folder.
 
     Raises
@@ -105,26 +97,26 @@ def open_folder(folder: Path, recipe: Recipe, reads: Reads = read_in_place) -> S
     """
     folder, media = folder.resolve(), media_named(recipe.media)
     found: dict[ArchiveKind, list[Path]] = {}
-    ignored = 0
-    for name, folders, files in walk(folder):
-        folders[:] = [one for one in folders if not one.startswith(".")]
-        if MANIFEST_NAME in files and is_packed(Path(name)):  # shards of a packed dataset are not archives of images
-            folders.clear()
-            ignored += len(files)
-            continue
-        for file in files:
-            if file.startswith("."):
-                ignored += 1
-            elif medium_of(file, media) is not None:
-                return None
-            elif (kind := kind_of(file)) is not None:
-                found.setdefault(kind, []).append(Path(name) / file)
-            elif not file.endswith(_ACCOMPANYING):
-                ignored += 1
+    ignored, waiting = 0, [folder]
+    while waiting:
+        above = waiting.pop()
+        packed = is_packed(above, files)  # its shards are not archives of images
+        with listing_folders():
+            for name, is_folder, is_link in files.scan(above):
+                if is_folder:
+                    waiting += [above / name] if not (packed or is_link or name.startswith(".")) else []
+                elif packed or name.startswith("."):
+                    ignored += 1
+                elif medium_of(name, media) is not None:
+                    return None
+                elif (kind := kind_of(name)) is not None:
+                    found.setdefault(kind, []).append(above / name)
+                elif not name.endswith(_ACCOMPANYING):
+                    ignored += 1
     if not found:
         return None
     kind = _only_kind(folder, found)
-    return _source(kind, folder, found[kind], recipe, ignored, reads)
+    return _source(kind, folder, found[kind], recipe, ignored, files)
 
 
 def is_pattern(text: str) -> bool:
@@ -132,10 +124,8 @@ def is_pattern(text: str) -> bool:
     return glob.has_magic(text) or bool(_BRACES.search(text))
 
 
-def open_pattern(pattern: str, recipe: Recipe, reads: Reads = read_in_place) -> Source:
+def open_pattern(pattern: str, recipe: Recipe, files: LocalFiles = LOCAL) -> Source:
     """Return the source for a pattern of archives, with ``*``, ``?``, ``[...]``, ``**``, ``{a,b}`` and ``{000..099}``.
-
-    See `open_file` for `reads`.
 
     Raises
     ------
@@ -144,23 +134,23 @@ def open_pattern(pattern: str, recipe: Recipe, reads: Reads = read_in_place) -> 
     """
     paths: dict[str, Path] = {}
     for one in expand_braces(pattern):
-        names = glob.glob(one, recursive=True) if glob.has_magic(one) else [one]  # noqa: PTH207 -- from any folder
+        names = files.match(one) if glob.has_magic(one) else [one]
         paths |= {os.path.abspath(name): Path(name).absolute() for name in names}  # noqa: PTH100 -- without links
     found: dict[ArchiveKind, list[Path]] = {}
-    missing = [str(path) for path in paths.values() if not path.exists()]
+    missing = [str(path) for path in paths.values() if not files.exists(path)]
     if missing:
         raise UsageError(place=shorten(pattern), expected="files", found=f"none at {list_some(missing)}")
     for named in paths.values():
         inside = named / DATA_NAME
-        path = inside if inside.is_file() else named
-        if path.is_file() and (kind := kind_of(path.name)) is not None:
+        path = inside if files.is_file(inside) else named
+        if files.is_file(path) and (kind := kind_of(path.name)) is not None:
             found.setdefault(kind, []).append(path)
     if not found:
         known, other = ", ".join(SUFFIXES), counted(len(paths), "other file") if paths else "nothing"
         raise UsageError(place=shorten(pattern, LONG), expected=f"the names of archives ({known})", found=other)
     kind = _only_kind(pattern, found)
     root = Path(os.path.commonpath([path.parent for path in found[kind]]))
-    return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())), reads)
+    return _source(kind, root, found[kind], recipe, len(paths) - sum(map(len, found.values())), files)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -197,13 +187,15 @@ def _only_kind(where: Path | str, found: Mapping[ArchiveKind, Sequence[Path]]) -
     return next(iter(found))
 
 
-def _source(kind: ArchiveKind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, reads: Reads) -> Source:
+def _source(
+    kind: ArchiveKind, root: Path, paths: Sequence[Path], recipe: Recipe, ignored: int, files: LocalFiles
+) -> Source:
     """Return the source for archives below a folder, in the order of their paths' bytes."""
     paths = sorted(paths, key=lambda path: os.fsencode(path.relative_to(root).as_posix()))
     archives = [ArchiveFile(_name(root, path), path) for path in paths]
     keys = None if recipe.keys is None else KeyTable.read(Path(recipe.keys), recipe.text)
     pattern = None if recipe.fields_from_path is None else PathPattern(recipe.fields_from_path)
-    return ArchiveSource(kind, archives, column_types(recipe), keys, pattern, ignored, reads, media_named(recipe.media))
+    return ArchiveSource(kind, archives, column_types(recipe), keys, pattern, ignored, files, media_named(recipe.media))
 
 
 def _name(root: Path, path: Path) -> str:

@@ -1,14 +1,13 @@
 """Find files of a folder that are still in zip files there, as if each zip file had been unpacked where it is."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from packer.sources.archives.member import MEMBER_MARK, Member
 from packer.sources.archives.zip_directory import ZipDamage, ZipEntry, zip_entries
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.item import Item
 from packer.sources.member_bytes import read_member
 from packer.workspace.shared_files import listing_folders
@@ -59,15 +58,15 @@ class ZippedFiles:
 
     Parameters
     ----------
-    reads : callable
-        Makes the context in which an archive is read.
+    files : LocalFiles
+        The files to search.
     """
 
-    def __init__(self, folder: Path, reads: Callable[[Path], AbstractContextManager[object]] = nullcontext) -> None:
-        self._home = next(place for place in (folder, *folder.parents) if place.is_dir())
+    def __init__(self, folder: Path, files: LocalFiles = LOCAL) -> None:
+        self._home = next(place for place in (folder, *folder.parents) if files.is_folder(place))
         below = folder.relative_to(self._home).as_posix()
         self._below = "" if below == "." else f"{below}/"
-        self._reads = reads
+        self._files = files
 
     @cached_property
     def by_path(self) -> dict[str, ZippedFile]:
@@ -82,7 +81,7 @@ class ZippedFiles:
         """
         found: dict[str, ZippedFile] = {}
         for archive in self._archives():
-            with self._reads(archive):
+            with self._files.reading(archive):
                 state = archive.stat()
                 try:
                     for entry in zip_entries(archive):
@@ -100,4 +99,5 @@ class ZippedFiles:
 
     def _archives(self) -> list[Path]:
         with listing_folders():
-            return sorted(path for path in self._home.iterdir() if path.suffix.lower() == ".zip" and path.is_file())
+            found = [self._home / name for name, *_ in self._files.scan(self._home)]
+            return sorted(path for path in found if path.suffix.lower() == ".zip" and self._files.is_file(path))

@@ -10,6 +10,7 @@ from typing import Any
 from packer.recipe import Recipe, field_name
 from packer.sources.base import AllowedFolders, FileChecker, Listing, refuse_path_column
 from packer.sources.column_types import column_types
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.folders.frame_folders import describe_numbered
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
@@ -53,10 +54,10 @@ class FolderSource:
         If the options contradict each other.
     """
 
-    def __init__(self, root: Path, recipe: Recipe | None = None) -> None:
+    def __init__(self, root: Path, recipe: Recipe | None = None, files: LocalFiles = LOCAL) -> None:
         recipe = recipe or Recipe()
         self.root = root.resolve()
-        self._given = root
+        self._given, self._files = root, files
         self._links_to = tuple(Path(folder).resolve() for folder in recipe.root)
         for folder in self._links_to:
             if not folder.is_dir():
@@ -107,8 +108,9 @@ class FolderSource:
             keeps_sidecars=self._sidecars,
             joins_frames=self._frame_rate is not None,
             media=self._media,
+            files=self._files,
         )
-        examiner = FileChecker(AllowedFolders(self._roots), self._frame_rate)
+        examiner = FileChecker(AllowedFolders(self._roots, self._files), self._frame_rate)
         notes: list[str] = []
         if self._has_columns:
             listing = self._with_columns(files, examiner, label_from, notes)
@@ -145,7 +147,7 @@ class FolderSource:
         self, files: Iterable[FoundFile], examiner: FileChecker, label_from: str, notes: list[str]
     ) -> Listing:
         """List the items with columns from paths and sidecars. An item with an invalid path or sidecar is a reject."""
-        read = _Read(self._pattern, self._sidecars, self.root, self._roots)
+        read = _Read(self._pattern, self._sidecars, self.root, self._roots, self._files)
         with_sidecars, named = itertools.tee(files)
         pairs = zip(with_sidecars, self._examined(named, examiner), strict=True)
         raw = item_list().extend(read.item(plain, file.sidecars) for file, plain in pairs)
@@ -167,7 +169,7 @@ class FolderSource:
             notes += [describe_replaced(name, label_from) for name in names if field_name(name) == "label"]
         notes += columns.notes
         found = item_list().extend(items)
-        roots = AllowedFolders((self.root,))
+        roots = AllowedFolders((self.root,), self._files)
         return Listing(found, classes=columns.classes, roots=roots, fields=columns.fields, arrays=columns.arrays)
 
 
@@ -187,11 +189,13 @@ class _Read:
         The names of the columns from sidecars.
     """
 
-    def __init__(self, pattern: PathPattern | None, sidecars: bool, root: Path, roots: Sequence[Path]) -> None:
+    def __init__(
+        self, pattern: PathPattern | None, sidecars: bool, root: Path, roots: Sequence[Path], files: LocalFiles
+    ) -> None:
         self.names: dict[str, None] = {}
         self._pattern = pattern
         self._sidecars = sidecars
-        self._root, self._roots = root, roots
+        self._root, self._roots, self._files = root, roots, files
         self._matched = self._unlike = self._with_sidecars = 0
         self._without = text_list()
 
@@ -214,7 +218,7 @@ class _Read:
         else:
             self._without.append(shorten(item.name))
         try:
-            columns, read = read_sidecars(paths, self._root, self._roots)
+            columns, read = read_sidecars(paths, self._root, self._roots, self._files)
         except ValueError as error:
             return item._replace(reject=str(error))
         self.names |= dict.fromkeys(columns)

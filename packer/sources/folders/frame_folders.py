@@ -7,11 +7,12 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
+from packer.sources.files import LOCAL, FileState, LocalFiles
 from packer.sources.folders.frames import Frames, FramesError, FramesState, frame_numbers
 from packer.sources.item import Item
 from packer.vision.faults import stop_if_passing
 from packer.vision.media import IMAGE, medium_of
-from packer.workspace.shared_files import map_files, scan
+from packer.workspace.shared_files import map_threaded
 from shardspec.errors import UsageError, system_reason
 from shardspec.wording import LONG, shorten
 
@@ -33,6 +34,7 @@ def frames_item(
     rate: float,
     roots: Sequence[Path],
     columns: Mapping[str, Any] | None = None,
+    files: LocalFiles = LOCAL,
 ) -> Item:
     """Return the item for a folder whose images are the frames of a video.
 
@@ -58,22 +60,24 @@ def frames_item(
     """
     names = sorted(images)  # so that the first fault does not depend on the order of the listing
 
-    def look(some: Sequence[str]) -> list[os.stat_result]:
-        return [_look(folder, name, roots) for name in some]
+    def look(some: Sequence[str]) -> list[FileState]:
+        return [_look(folder, name, roots, files) for name in some]
 
     try:
         if not names:
             raise FramesError("expected a folder of images, found none in it")
         names = [name for _, name in sorted(zip(frame_numbers(names), names, strict=True))]
         some = (names[first : first + _ASKED] for first in range(0, len(names), _ASKED))
-        state = FramesState(chain.from_iterable(map_files(Path(folder), look, some)))
+        state = FramesState(
+            chain.from_iterable(map_threaded(look, some) if files.is_slow(Path(folder)) else map(look, some))
+        )
     except FramesError as error:
         return Item(index, name, folder, columns=columns or {}, reject=str(error))
     frames = Frames("frames", tuple(names), state.digest, float(rate))
     return Item(index, name, folder, state.bytes, state.mtime_ns, columns or {}, member=frames)
 
 
-def images_in(folder: str | Path) -> list[str]:
+def images_in(folder: str | Path, files: LocalFiles = LOCAL) -> list[str]:
     """Return the names of the images directly in a folder, by suffix and without hidden files.
 
     Raises
@@ -86,7 +90,7 @@ def images_in(folder: str | Path) -> list[str]:
     try:
         return [
             name
-            for name, is_folder, _ in scan(folder)
+            for name, is_folder, _ in files.scan(folder)
             if not is_folder and not name.startswith(".") and medium_of(name) is IMAGE
         ]
     except OSError as error:
@@ -151,18 +155,18 @@ def refuse_images_in_root(root: Path, example: str) -> None:
     )
 
 
-def _look(folder: str, name: str, roots: Sequence[Path]) -> os.stat_result:
+def _look(folder: str, name: str, roots: Sequence[Path], files: LocalFiles) -> FileState:
     path = os.path.join(folder, name)  # noqa: PTH118 -- many
     try:
-        found = os.lstat(path)
+        found = files.lstat(path)
         if stat.S_ISLNK(found.st_mode):
-            target = Path(path).resolve(strict=True)
+            target = Path(files.resolve(path))
             if not any(target.is_relative_to(root) for root in roots):
                 raise FramesError(
                     f"frame {shorten(name)}: expected a file inside the source, found a symbolic link that leaves it: "
                     "name the folder it leads to with --root DIR"
                 )
-            found = os.stat(path)
+            found = files.stat(path)
     except (OSError, RuntimeError) as error:
         stop_if_passing(error, path)
         raise FramesError(f"frame {shorten(name)}: expected a file, found {system_reason(error)}") from error

@@ -1,11 +1,11 @@
 """The frames of a video that are images in a folder."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from packer.sources.files import FileState
 from shardspec.wording import list_some, shorten
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -57,7 +57,7 @@ class FramesState:
         Digest of the sizes and times of all files, in order.
     """
 
-    def __init__(self, found: Iterable[os.stat_result]) -> None:
+    def __init__(self, found: Iterable[FileState]) -> None:
         self.bytes = self.mtime_ns = 0
         digest = hashlib.sha256()
         for file in found:

@@ -6,6 +6,7 @@ from typing import Any
 
 from packer.recipe import field_name
 from packer.sources.base import describe_path
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.item import ItemFile
 from packer.sources.json_values import parse_json
 from packer.vision.faults import stop_if_passing
@@ -36,7 +37,7 @@ def sidecar_suffix(name: str) -> str | None:
 
 
 def read_sidecars(
-    paths: Sequence[str], root: Path, roots: Sequence[Path]
+    paths: Sequence[str], root: Path, roots: Sequence[Path], files: LocalFiles = LOCAL
 ) -> tuple[dict[str, Any], dict[str, ItemFile]]:
     """Read the sidecars of an item. Return their columns, and the files by ``sidecar`` and suffix.
 
@@ -56,35 +57,34 @@ def read_sidecars(
         If a sidecar cannot be read because of a temporary fault.
     """
     columns: dict[str, Any] = {}
-    files: dict[str, ItemFile] = {}
+    sidecars: dict[str, ItemFile] = {}
     for path in paths:
         try:
-            found = describe_path(0, path, root / path, roots, {})
+            found = describe_path(0, path, root / path, roots, {}, files=files)
             if found.reject is not None:
                 raise ValueError(found.reject)
             part = f"{PART}{sidecar_suffix(path)}"
-            if part in files:
-                raise ValueError(f"expected one such file, found {shorten(files[part].name)} as well")
-            more = _read(root / path)
+            if part in sidecars:
+                raise ValueError(f"expected one such file, found {shorten(sidecars[part].name)} as well")
+            more = _read(root / path, files)
             both = sorted(columns.keys() & more.keys())
             if both:
                 raise ValueError(f"expected other names than in the {OBJECT} file, found {list_some(both)} as well")
         except ValueError as error:
             raise ValueError(f"sidecar {shorten(path, LONG)}: {error}") from error
         columns |= more
-        files[part] = ItemFile(path, str(root / path), found.bytes, found.mtime_ns)
-    return columns, files
+        sidecars[part] = ItemFile(path, str(root / path), found.bytes, found.mtime_ns)
+    return columns, sidecars
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, files: LocalFiles) -> dict[str, Any]:
     """Read the columns in a sidecar.
 
     Spaces and line ends around a text are removed, and an empty text is missing. Names in an object that a build uses
     for its own fields get the prefix ``sidecar_``.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(SIDECAR_BYTES + 1)
+        data = files.read(path, SIDECAR_BYTES + 1)
     except OSError as error:
         stop_if_passing(error, path, "read")
         raise ValueError(f"expected a readable file, found: {system_reason(error)}") from error

@@ -8,12 +8,13 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.folders.frame_folders import refuse_images_in_root
 from packer.sources.folders.patterns import Globs
 from packer.sources.folders.sidecars import sidecar_suffix
 from packer.vision.media import IMAGE, PICTURES, Medium, medium_of
 from packer.workspace.disk_list import sorted_texts
-from packer.workspace.shared_files import THREADS, Entry, is_on_network, listing_folders, scan
+from packer.workspace.shared_files import THREADS, Entry, listing_folders
 from shardspec.wording import counted, cut, shorten
 
 _KINDS_SHOWN = 6
@@ -125,6 +126,7 @@ class FoundFiles:
         keeps_sidecars: bool = False,
         joins_frames: bool = False,
         media: Sequence[Medium] = PICTURES,
+        files: LocalFiles = LOCAL,
     ) -> None:
         self.folders: set[str] = set()
         self.folders_of_items: set[str] = set()
@@ -138,11 +140,12 @@ class FoundFiles:
         self._keeps_sidecars = keeps_sidecars
         self._joins_frames = joins_frames
         self._media = media
+        self._files = files
         self._threads: ThreadPoolExecutor | None = None
         self._scans: dict[str, Future[list[Entry] | None]] = {}
 
     def __iter__(self) -> Iterator[FoundFile]:
-        if is_on_network(self._root) and not self._links_to:
+        if self._files.is_slow(self._root) and not self._links_to:
             self._threads = ThreadPoolExecutor(THREADS, "listing")
         try:
             with listing_folders():
@@ -232,7 +235,7 @@ class FoundFiles:
     def _scan(self, path: str) -> Iterable[Entry]:
         """Return the entries of a folder, from a thread that listed them ahead if there is one."""
         scanned = self._scans.pop(path).result() if path in self._scans else None
-        return scan(Path(self._root, path)) if scanned is None else scanned
+        return self._files.scan(Path(self._root, path)) if scanned is None else scanned
 
     def _scan_ahead(self, above: str, names: deque[str]) -> None:
         """Start to list the next folders in threads, except the first of `names`, which is entered now."""
@@ -241,8 +244,13 @@ class FoundFiles:
         for name in islice(names, THREADS):
             path = above + name.strip("/")
             if path not in self._scans:
-                self._scans[path] = self._threads.submit(_scan_small, self._root / path)
+                self._scans[path] = self._threads.submit(self._scan_small, self._root / path)
         names.popleft()
+
+    def _scan_small(self, folder: Path) -> list[Entry] | None:
+        """Return the entries of a folder, or None if there are too many to keep in memory."""
+        found = list(islice(self._files.scan(folder), _SCANNED_AHEAD + 1))
+        return found if len(found) <= _SCANNED_AHEAD else None
 
     def _choose_folders(
         self, folder: Path, parts: tuple[str, ...], folders: Sequence[str], links: Container[str]
@@ -285,12 +293,6 @@ class FoundFiles:
         else:
             self.ignored.add("/".join((*above, name)))
         return False
-
-
-def _scan_small(folder: Path) -> list[Entry] | None:
-    """Return the entries of a folder, or None if there are too many to keep in memory."""
-    found = list(islice(scan(folder), _SCANNED_AHEAD + 1))
-    return found if len(found) <= _SCANNED_AHEAD else None
 
 
 def _stem(path: str) -> str:

@@ -78,6 +78,11 @@ def sidecars(root: Path) -> dict[str, Any]:
     return {"source": "", "sidecars": True}
 
 
+def chosen(root: Path) -> dict[str, Any]:
+    write_images(root, ["a/1.png", "a/2.png", "b/1.png", "b/c/1.png", "d-1/1.png", "d/1.png", "other/1.png"])
+    return {"source": "", "include": ["[abd]*/"], "exclude": ["c/"], "fields_from_path": "{label}/**"}
+
+
 def frames(root: Path) -> dict[str, Any]:
     for video in "ab":
         write_images(root / "videos" / video, [f"{number:03d}.png" for number in range(7)])
@@ -131,6 +136,13 @@ def table_of_zips(root: Path) -> dict[str, Any]:
     return {"source": "rows.csv"}
 
 
+def zips_in_folders(root: Path) -> dict[str, Any]:
+    for name in ("a/part-0.zip", "b/c/part-1.zip", ".hidden/part-2.zip", "other.zip"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        write_zip(root / name, [(f"{name[0]}{at}.jpg", encoded(at)) for at in range(9)])
+    return {"source": "**/part-*.zip"}
+
+
 def parquet(root: Path) -> dict[str, Any]:
     write_parquet(root / "a.parquet", 30, names=["x", "y"])
     write_parquet(root / "b.parquet", 90, names=["x", "y"], note=["n" * 2000] * 90)
@@ -148,6 +160,13 @@ def records(root: Path) -> dict[str, Any]:
     return {"source": "train.rec"}
 
 
+def records_with_keys(root: Path) -> dict[str, Any]:
+    options = records(root)
+    lines = [line.split() for line in (root / "train.idx").read_text().splitlines()]
+    (root / "train.idx").write_text("".join(f"{int(key) + 100}\t{start}\n" for key, start in lines))
+    return options
+
+
 def lmdb(root: Path) -> dict[str, Any]:
     pairs = {b"image-%09d" % n: encoded(n) for n in range(1, 9)} | {b"label-%09d" % n: b"t" for n in range(1, 9)}
     write_lmdb(root / "words.lmdb", {**pairs, b"num-samples": b"8"})
@@ -158,6 +177,7 @@ def lmdb(root: Path) -> dict[str, Any]:
     "make",
     [
         folder,
+        chosen,
         sidecars,
         frames,
         table,
@@ -166,10 +186,12 @@ def lmdb(root: Path) -> dict[str, Any]:
         tars_in_folder,
         compressed,
         zips,
+        zips_in_folders,
         table_of_zips,
         parquet,
         parquet_of_paths,
         records,
+        records_with_keys,
         lmdb,
     ],
 )

@@ -19,6 +19,7 @@ from support.steps import read_log
 import packer
 from packer.builds.work import READ_PAUSES_S
 from packer.sources.base import describe_path
+from packer.sources.files import LocalFiles
 from packer.vision.decode import timeline
 from packer.vision.decode.limits import VideoError
 from packer.vision.decode.sampling import Sampling
@@ -168,6 +169,6 @@ def test_a_file_that_cannot_be_looked_at_for_a_moment_is_no_reject_of_the_plan(
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     (tmp_path / "a.png").write_bytes(b"")
-    monkeypatch.setattr(Path, "stat", stale)
+    monkeypatch.setattr(LocalFiles, "stat", stale)
     with pytest.raises(BuildError, match=r"a\.png: cannot be examined: .*run the same command again"):
-        describe_path(0, "a.png", tmp_path / "a.png", tmp_path, {})
+        describe_path(0, "a.png", tmp_path / "a.png", [tmp_path], {})

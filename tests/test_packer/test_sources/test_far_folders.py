@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzz import examples
 
+from packer.sources import files
 from packer.sources.base import Listing
 from packer.sources.folders import walk
 from packer.sources.folders.folder import FolderSource
@@ -29,8 +30,7 @@ def plant(folder: Path, tree: dict[str, object]) -> None:
 
 def listed(folder: Path, *, far: bool, kept: int = 20_000) -> Listing:
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("packer.sources.base", "packer.sources.folders.walk"):
-            patch.setattr(f"{place}.is_on_network", lambda _: far)
+        patch.setattr(files, "is_on_network", lambda _: far)
         patch.setattr(walk, "THREADS", 3)
         patch.setattr(walk, "_SCANNED_AHEAD", kept)
         return FolderSource(folder).list_items("folder", "path")

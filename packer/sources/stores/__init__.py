@@ -1,0 +1,1 @@
+"""Sources in object stores and on web servers."""
