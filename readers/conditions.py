@@ -131,7 +131,6 @@ class _Expression:
                 option="where",
                 expected=f"an expression of at most {_LONGEST} characters",
                 found=len(text),
-                hint="give a callable",
             )
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
@@ -164,9 +163,7 @@ class _Expression:
             if column.dtype == bool:
                 return _Truth.of(np.ma.getdata(column), ~missing_in(column))
             raise self._wrong(node, f"compare {node.id!r} with something, since it is not true or false by itself")
-        raise self._wrong(
-            node, "it takes comparisons, and, or, not, in, names of fields and constants; else a callable"
-        )
+        raise self._wrong(node, "it takes comparisons, and, or, not, in, names of fields and constants")
 
     def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> _Truth:
         if isinstance(op, ast.In | ast.NotIn):

@@ -1,5 +1,6 @@
 """``packer compute``: add columns that functions compute from the samples of a packed dataset."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +160,8 @@ def compute(
     listener = listener_of(progress)
     if out is not None:
         job = ComputeJob(local_path(dataset), tuple(given), tuple(opened), *how)
-        return _to_table(job, given_path("out", out).absolute(), replace, listener)
+        table = given_path("out", out)
+        return dataclasses.replace(_to_table(job, table.absolute(), replace, listener), out=table)
     if names_store(dataset):
         raise UsageError(
             option="dataset",

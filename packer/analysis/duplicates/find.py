@@ -101,6 +101,8 @@ def duplicates(
             option="column", expected="a name of lower-case letters, digits and '_'", found=shorten(column)
         )
     target = None if out is None else given_path("out", out).absolute()
+    if target is not None and target.suffix != ".csv":
+        raise UsageError(option="out", expected="a file FILE.csv", found=shorten(target.name))
     opened = [OpenedDataset.of(one, storage_options) for one in given]
     if column is not None:
         for one in opened:

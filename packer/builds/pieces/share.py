@@ -42,6 +42,7 @@ _LOOK_S = 0.5
 """Pause before looking again for the plan that another process is making."""
 
 _SHARE = re.compile(r"([0-9]{1,9})/([0-9]{1,9})\Z")
+_SHARES_MAX = 100_000
 
 
 class Share(NamedTuple):
@@ -57,14 +58,14 @@ class Share(NamedTuple):
         Raises
         ------
         UsageError
-            If the text has another form, or K is not between 1 and N.
+            If the text has another form, K is not between 1 and N, or N is more than 100,000.
         """
         match = _SHARE.match(text) if isinstance(text, str) else None
         found = None if match is None else cls(int(match[1]), int(match[2]))
-        if found is None or not 1 <= found.number <= found.of:
+        if found is None or not 1 <= found.number <= found.of <= _SHARES_MAX:
             raise UsageError(
                 option="share",
-                expected="K/N, where K counts the N shares from 1, such as 2/8",
+                expected=f"K/N, where K counts the N shares from 1, such as 2/8, and N is at most {_SHARES_MAX:,}",
                 found=shorten(text),
             )
         return found

@@ -58,11 +58,11 @@ class ExportResult(Result):
     table : Path
         The table's file in the folder.
     samples, images : int
-        Samples, and images or sounds written as files.
+        Samples, and images, videos or sounds written as files.
     found_finished : bool
         Whether everything existed already, so that this call did nothing.
     noun : str
-        What one of `images` is: ``"image"`` or ``"sound"``.
+        What one of `images` is: ``"image"``, ``"sound"``, or ``"file"`` if there are videos.
     """
 
     path: Path
@@ -143,6 +143,8 @@ def export(
     manifest = Layout(source).load()
     record = {"digest": manifest.digest, "table": table, "names": names}
     is_of_sound = sound_field(manifest.schema) is not None
+    has_videos = any(field.is_encoded_video for field in manifest.schema)
+    noun = "sound" if is_of_sound else "file" if has_videos else ExportResult.noun
     if is_of_sound:
         record["sound"] = sound
     if target.resolve() == source.resolve():
@@ -151,17 +153,16 @@ def export(
         )
     refuse_files(target)
     if _is_written(target):
-        return _find_finished(target, record)
+        return _find_finished(target, record, noun)
     samples = PackedSamples(source)
     with closing(samples.rows), _staged(target, listener.on_message) as folder:
         if _is_written(target):  # by a call that has just ended
-            return _find_finished(target, record)
+            return _find_finished(target, record, noun)
         columns = _Columns(samples, names, manifest, sound)
         with closing(table_class(folder / f"table.{table}", columns.kinds())) as rows:
             images = _write(samples, folder, columns, rows, listener)
         document = {**record, "samples": len(samples), "images": images}
         (folder / RECORD_NAME).write_text(json.dumps(document) + "\n", "ascii")
-    noun = "sound" if is_of_sound else ExportResult.noun
     return ExportResult(target, target / f"table.{table}", len(samples), images, noun=noun)
 
 
@@ -200,7 +201,7 @@ def _is_written(target: Path) -> bool:
     return target.exists() and any(target.iterdir())
 
 
-def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
+def _find_finished(target: Path, record: Mapping[str, str], noun: str) -> ExportResult:
     try:
         found = json.loads((target / RECORD_NAME).read_bytes())
         digest, samples, images = found["digest"], int(found["samples"]), int(found["images"])
@@ -208,7 +209,6 @@ def _find_finished(target: Path, record: Mapping[str, str]) -> ExportResult:
         what = "something else"
     else:
         if all(found.get(name) == value for name, value in record.items()):
-            noun = "sound" if "sound" in record else ExportResult.noun
             return ExportResult(target, target / f"table.{record['table']}", samples, images, True, noun)
         chosen = " ".join(
             f"--{name} {shorten(found.get(name))}" for name in ("table", "names", "sound") if name in found

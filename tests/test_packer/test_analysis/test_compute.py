@@ -177,12 +177,17 @@ def test_one_value_for_a_group_is_the_mean_of_its_best_samples(faces: Path) -> N
     assert open_dataset(faces).column("mean_frame").tolist() == expected
 
 
-def test_a_table_is_written_beside_a_dataset_that_stays(faces: Path, tmp_path: Path) -> None:
+def test_a_table_is_written_beside_a_dataset_that_stays(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, table = fingerprints(faces), tmp_path / "words.parquet"
     faces.chmod(0o555)
     functions = ["support.measured:words", "support.measured:Embedder"]
     packer.compute(faces, functions, out=table, **HERE)
-    assert packer.compute(faces, functions, out=table, **HERE).found_finished
+    monkeypatch.chdir(tmp_path)
+    again = packer.compute(faces, functions, out="words.parquet", **HERE)
+    assert again.found_finished
+    assert again.describe().startswith("words.parquet: ")  # as it was given
     faces.chmod(0o755)
     assert fingerprints(faces) == before
     assert [path.name for path in tmp_path.iterdir() if "words" in path.name] == ["words.parquet"]

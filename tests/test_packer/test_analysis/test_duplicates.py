@@ -126,6 +126,9 @@ def test_the_command_ends_with_3_and_writes_the_pairs(built: Path, tmp_path: Pat
     assert len(rows) == len(found["pairs"]) == 25
     assert [row["key_b"] for row in rows] == [pair["other"]["key"] for pair in found["pairs"]]
     assert sum(row["different_labels"] == "1" for row in rows) == 1
+    wrong = table.with_suffix(".txt")
+    assert "pairs.txt" in run_packer("duplicates", built / "test_ds", "-o", wrong, expect=2).stderr
+    assert not wrong.exists()
 
 
 def test_one_dataset_without_leaks_ends_with_0(built: Path, tmp_path: Path) -> None:

@@ -273,7 +273,9 @@ def test_a_merge_has_the_rules_for_rejects_of_its_build(tmp_path: Path) -> None:
         packer.build(source, tmp_path / "strict", share="1/1", on_error="fail", **QUIET)
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "1.5/2", "", 1, (1, 2)])
+@pytest.mark.parametrize(
+    "text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "1.5/2", "", 1, (1, 2), "1/99999999999", "1/100001"]
+)
 def test_shares_are_counted_from_one(tmp_path: Path, text: Any) -> None:
     with pytest.raises(UsageError, match="K/N"):
         Share.parse(text)

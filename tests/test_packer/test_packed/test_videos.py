@@ -41,7 +41,9 @@ def test_inspect_tells_how_long_the_videos_are(videos: Path) -> None:
 
 
 def test_export_writes_the_videos_and_their_sound(videos: Path, tmp_path: Path) -> None:
-    run_packer("export", videos, tmp_path / "files", "--table", "jsonl")
+    call = ("export", videos, tmp_path / "files", "--table", "jsonl")
+    assert run_packer(*call).stdout.endswith(": 2 samples, 4 files, table.jsonl\n")
+    assert run_packer(*call).stdout.endswith(": 2 samples, 4 files, table.jsonl\n")
     samples = read_samples(videos)
     assert len(list((tmp_path / "files").rglob("*.mp4"))) == len(list((tmp_path / "files").rglob("*.wav"))) == 2
     for sample in samples:
