@@ -1,12 +1,17 @@
 """How many planted copies ``packer duplicates`` finds, how many pairs are false, and what it costs.
 
     python -m benchmarks.duplicates [--images 500] [--rows 4000] [--hashes 1000000] [--vectors 20000] [--rounds 3] [--json FILE]
+        [--photographs FOLDER] [--faces FOLDER] [--fastdup PYTHON]
 
 Finding: tiles of 160 pixels from scikit-image's photographs, none of which overlap, and of which the flattest are left
 out, are packed as one dataset; copies of each tile (JPEG quality 30, half size, brightness ± 20 %, cropped by 5 % of the
 sides, a caption bar, mirrored) as another, one dataset for each kind. A found pair is right if it is a tile and its copy. If they
 are installed, imagededup (perceptual hash, up to 10 bits) and CleanVision (near and exact duplicates) look at the same
-files.
+files. So does fastdup (its neighbours with a similarity of at least 0.9, its default, and of 0.96), whose dependencies
+need an environment of their own: ``--fastdup`` names its interpreter.
+
+``--photographs`` takes two tiles of 240 pixels, side by side, from each image of a folder instead, and ``--faces`` the
+middle 160 pixels of each image, as the face is in images of LFW.
 
 Speed: pairs of random hashes with planted pairs; pairs of random vectors of 512; `packer.compute` of ``quality`` and
 ``hash`` next to an epoch of the `Loader` over `--rows` JPEGs of these tiles, enlarged to 224 pixels. CPU seconds are those of the process and its
@@ -19,6 +24,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +40,7 @@ import packer
 from packer.analysis.duplicates.search import near_hashes, near_vectors
 from readers import Loader, open_dataset
 
-TILE = 160
+TILE, HALF = 160, 240
 PHOTOGRAPHS = (
     *("astronaut", "camera", "chelsea", "coffee", "coins", "brick", "grass", "gravel", "hubble_deep_field"),
     *("immunohistochemistry", "microaneurysms", "moon", "page", "retina", "rocket", "text"),
@@ -71,6 +77,23 @@ def tiles(most: int) -> Iterator[Any]:
     yield from flat[:most]
 
 
+def halves(folder: Path, most: int) -> Iterator[Any]:
+    """Yield two tiles from each photograph of a folder, which do not overlap."""
+    for path in sorted(folder.iterdir())[: (most + 1) // 2]:
+        image = cv2.imread(str(path))
+        image = image if image.shape[1] > image.shape[0] else np.rot90(image)
+        top = (len(image) - HALF) // 2
+        yield from (np.ascontiguousarray(image[top : top + HALF, x : x + HALF]) for x in (0, image.shape[1] - HALF))
+
+
+def middles(folder: Path, most: int) -> Iterator[Any]:
+    """Yield the middle of each image of a folder."""
+    for path in sorted(folder.iterdir())[:most]:
+        image = cv2.imread(str(path))
+        top, left = (side // 2 - TILE // 2 for side in image.shape[:2])
+        yield np.ascontiguousarray(image[top : top + TILE, left : left + TILE])
+
+
 def write(folder: Path, images: list[Any]) -> None:
     """Write images as PNG files and pack them; the file's name is the tile's number."""
     (folder / "files").mkdir(parents=True)
@@ -79,18 +102,27 @@ def write(folder: Path, images: list[Any]) -> None:
     packer.build(folder / "files", folder / "packed", encode="png", engine="inline", progress=False)
 
 
-def finding(root: Path, images: list[Any]) -> list[dict[str, Any]]:
-    """Recall and precision for each kind of copies, of ours and of imagededup."""
+def finding(root: Path, images: list[Any], fastdup: Path | None) -> list[dict[str, Any]]:
+    """Recall and precision for each kind of copies, of ours and of the other tools."""
     write(root / "originals", images)
-    rows = []
+    rows: list[dict[str, Any]] = []
+
+    def add(kind: str, tool: str, pairs: set[tuple[int, int]]) -> None:
+        rows.append({"copies": kind, "tool": tool, **_scores(pairs, len(images))})
+        show(rows[-1])
+
     for kind, copy in COPIES.items():
         write(root / kind, [copy(image) for image in images])
         found = packer.duplicates([root / "originals/packed", root / kind / "packed"], workers=0, progress=False)
         pairs = {(pair.one.row, pair.other.row) for pair in found.pairs}
-        rows.append({"copies": kind, "tool": "packer duplicates", **_scores(pairs, len(images))})
+        add(kind, "packer duplicates", pairs)
         for tool, (module, find) in RIVALS.items():
             if find_spec(module) is not None:
-                rows.append({"copies": kind, "tool": tool, **_scores(find(root, kind), len(images))})
+                add(kind, tool, find(root, kind))
+        if fastdup is not None:
+            similar = _fastdup(root, kind, fastdup)
+            for least in (0.9, 0.96):
+                add(kind, f"fastdup {least}", {pair for pair, similarity in similar.items() if similarity >= least})
     return rows
 
 
@@ -113,16 +145,21 @@ def _imagededup(root: Path, kind: str) -> set[tuple[int, int]]:
     return {(int(one[2:]), int(other[2:])) for one, other in pairs if one[0] == "a" and other[0] == "b"}
 
 
-def _cleanvision(root: Path, kind: str) -> set[tuple[int, int]]:
-    from cleanvision import Imagelab
-
+def _side_by_side(root: Path, kind: str) -> Path:
+    """Link the originals and copies of a kind into one folder, as ``a-NUMBER.png`` and ``b-NUMBER.png``."""
     both = root / "both"
     shutil.rmtree(both, ignore_errors=True)
     both.mkdir()
     for side, folder in (("a", "originals"), ("b", kind)):
         for path in (root / folder / "files").iterdir():
             os.link(path, both / f"{side}-{path.name}")
-    lab = Imagelab(data_path=str(both))
+    return both
+
+
+def _cleanvision(root: Path, kind: str) -> set[tuple[int, int]]:
+    from cleanvision import Imagelab
+
+    lab = Imagelab(data_path=str(_side_by_side(root, kind)))
     lab.find_issues({"near_duplicates": {}, "exact_duplicates": {}}, n_jobs=1, verbose=False)
     pairs = set()
     for issue in ("near_duplicates", "exact_duplicates"):
@@ -132,6 +169,29 @@ def _cleanvision(root: Path, kind: str) -> set[tuple[int, int]]:
                 (int(one[2:]), int(other[2:])) for one in names if one[0] == "a" for other in names if other[0] == "b"
             }
     return pairs
+
+
+_FASTDUP = """
+import sys, fastdup
+found = fastdup.create(work_dir=sys.argv[2], input_dir=sys.argv[1])
+found.run(overwrite=True)
+found.similarity()[["filename_from", "filename_to", "distance"]].to_json(sys.argv[3], orient="values")
+"""
+
+
+def _fastdup(root: Path, kind: str, python: Path) -> dict[tuple[int, int], float]:
+    """Return the similarity of pairs of tiles and copies."""
+    shutil.rmtree(root / "fastdup", ignore_errors=True)
+    (root / "fastdup").mkdir()
+    out = root / "fastdup.json"
+    command = [str(python), "-c", _FASTDUP, str(_side_by_side(root, kind)), str(root / "fastdup"), str(out)]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"SENTRY_OPT_OUT": "1"}, cwd=root)
+    similar: dict[tuple[int, int], float] = {}
+    for *names, similarity in json.loads(out.read_text()):
+        sides = sorted(Path(name).stem for name in names)
+        if [side[0] for side in sides] == ["a", "b"]:
+            similar[int(sides[0][2:]), int(sides[1][2:])] = similarity
+    return similar
 
 
 RIVALS = {"imagededup PHash": ("imagededup", _imagededup), "CleanVision": ("cleanvision", _cleanvision)}
@@ -188,6 +248,12 @@ def computing(root: Path, images: list[Any], rows: int, rounds: int) -> list[dic
     return [{"run": name, "images": len(dataset), **measured(run, rounds)} for name, run in runs.items()]
 
 
+def show(row: dict[str, Any]) -> None:
+    """Print a row."""
+    shown = (f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    print("  ".join(shown), flush=True)
+
+
 def main() -> None:
     """Measure, print, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -195,10 +261,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--hashes", type=int, default=1_000_000)
     parser.add_argument("--vectors", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: finding only")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--photographs", type=Path)
+    parser.add_argument("--faces", type=Path)
+    parser.add_argument("--fastdup", type=Path, metavar="PYTHON")
     options = parser.parse_args()
-    images = list(tiles(options.images))
+    if options.photographs is not None:
+        images = list(halves(options.photographs, options.images))
+    else:
+        images = list(tiles(options.images) if options.faces is None else middles(options.faces, options.images))
     with tempfile.TemporaryDirectory() as folder:
         document = {
             "benchmark": "duplicates",
@@ -208,17 +280,12 @@ def main() -> None:
                 "load": os.getloadavg(),
             },
             "images": len(images),
-            "finding": finding(Path(folder), images),
-            "computing": computing(Path(folder), images, options.rows, options.rounds),
-            "searching": searching(options.hashes, options.vectors, options.rounds),
+            "finding": finding(Path(folder), images, options.fastdup),
+            "computing": computing(Path(folder), images, options.rows, options.rounds) if options.rounds else [],
+            "searching": searching(options.hashes, options.vectors, options.rounds) if options.rounds else [],
         }
-    for name in ("finding", "computing", "searching"):
-        for row in document[name]:
-            print(
-                "  ".join(
-                    f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-                )
-            )
+    for row in document["computing"] + document["searching"]:
+        show(row)
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

@@ -61,6 +61,19 @@ def test_planted_copies_and_searches_are_measured(tmp_path: Path) -> None:
     assert all(row["cpu_s_median"] >= 0 for row in found["searching"])
 
 
+@pytest.mark.parametrize("kind", ["photographs", "faces"])
+def test_planted_copies_of_files_are_counted(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "files").mkdir()
+    for number, face in enumerate(views(2)):
+        cv2.imwrite(str(tmp_path / "files" / f"{number}.png"), cv2.resize(face, ((480, 320), (320, 480))[number]))
+    out = tmp_path / "found.json"
+    run_script("-m", "benchmarks.duplicates", "--rounds", 0, f"--{kind}", tmp_path / "files", "--json", out)
+    found = json.loads(out.read_text())
+    assert found["images"] == {"photographs": 4, "faces": 2}[kind]
+    assert found["searching"] == found["computing"] == []
+    assert {row["recall"] for row in found["finding"] if row["copies"] == "20 % darker"} == {1}
+
+
 def test_buckets_are_read_and_their_epochs_counted(tmp_path: Path) -> None:
     out = tmp_path / "buckets.json"
     done = run_script("-m", "benchmarks.buckets", "--folder", tmp_path, "--images", 60, "--rounds", 1, "--json", out)
