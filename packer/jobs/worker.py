@@ -45,7 +45,7 @@ _ENDS_S = 0.1
 
 def open_remote(work: str, out: str) -> RemoteFiles:
     """Open the places of a workspace and of its dataset, with the settings that are shared with workers."""
-    open_store = import_target("packer.sources.stored:source_store", what="a workspace in a store")
+    open_store = import_target("packer.sources.stores.access:source_store", what="a workspace in a store")
     return RemoteFiles(open_store(work), open_store(out))
 
 

@@ -1,4 +1,4 @@
-"""The files that a source is listed from: those of this machine, and of stores (`packer.sources.stored_files`)."""
+"""The files that a source is listed from: those of this machine, and of stores (`packer.sources.stores.files`)."""
 
 import glob
 import os
