@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from packer.workspace import Workspace
+from packer.workspace.durable import read_record
 from packer.workspace.holder import Holder, is_running
 from packer.workspace.paths import RECORD_NAME
 from packer.workspace.remote import RemoteFiles, name_of
@@ -128,14 +129,10 @@ class RemoteMirror:
         pieces = [name for name in found if _PIECES.match(name)]
         self._remote.add_pieces(pieces, self._space.key)
         self._other_pieces = [name for name in pieces if not name.startswith(f"parts/{self._space.key}/")]
-        parts = sorted(name for name in found if name.startswith(_JOURNAL))
-        files = [name for name in found if name not in {*pieces, *parts, _LEASE}]
+        files = [name for name in found if name not in {*pieces, _LEASE} and not name.startswith(_JOURNAL)]
         for name in map_threaded(self._download, files):
             self._pushed[name] = _state(self._path(name))
-        with self._space.journal.open("ab") as journal:
-            journal.writelines(map_threaded(lambda name: self._store.read(name, found[name]), parts))
-            self._lines = journal.tell()
-        self._parts = len(parts)
+        self._parts, self._lines = _join_journal(self._store, found, self._space.journal)
 
     def _download(self, name: str) -> str:
         path = self._path(name)
@@ -210,6 +207,48 @@ class RemoteMirror:
 def has_plan(remote: RemoteFiles) -> bool:
     """Return whether a place holds an unfinished job, or what an interrupted one left."""
     return remote.work.stat(PLAN_NAME) is not None
+
+
+def peek(store: Store, root: Path) -> Workspace | None:
+    """Download into a folder what says how far a job in a store is, and who has its lease. Return None if there is no job.
+
+    Neither the items nor the contents of pieces are downloaded. Nothing is written to the store.
+    """
+    found = {one.name: one.bytes for one in store.list() if one.name}
+    space = Workspace(root, remote=RemoteFiles(store, store))
+    root.mkdir(parents=True, exist_ok=True)
+    names = [name for name in (*_FIRST, REJECTS_NAME, _LEASE) if name in found]
+    for name in names:
+        with suppress(FileNotFoundError):  # the job has just ended
+            store.download(name, root / name)
+    if space.plan.exists():
+        _join_journal(store, found, space.journal)
+        space = space.of_plan(str(read_record(space.plan).get("fingerprint", "")))
+        assert space.remote is not None
+        space.remote.add_pieces(found, space.key)
+    return space if names else None
+
+
+def is_renewed(store: Store, holder: Holder) -> bool:
+    """Wait until a lease is renewed; return False if it was released, or is not renewed in twice the usual time."""
+    until_s = time.monotonic() + 2 * holder.lease_s / _RENEWALS
+    while True:
+        now = _read_lease(store)
+        if now is None or now.ended:
+            return False
+        if (now.name, now.beat) != (holder.name, holder.beat):
+            return True
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(min(_PAUSE_S, holder.lease_s / 20))
+
+
+def _join_journal(store: Store, found: Mapping[str, int], path: Path) -> tuple[int, int]:
+    """Append the parts of the journal among some objects, given with their sizes, to a file. Return parts and bytes."""
+    parts = sorted(name for name in found if name.startswith(_JOURNAL))
+    with path.open("ab") as journal:
+        journal.writelines(map_threaded(lambda name: store.read(name, found[name]), parts))
+        return len(parts), journal.tell()
 
 
 def check_place(store: Store) -> None:
@@ -328,13 +367,17 @@ class _StoredLease:
                 self._write()
 
     def _read(self) -> Holder | None:
-        try:
-            return Holder.from_json(json.loads(self._store.read(_LEASE, _LEASE_BYTES)))
-        except (FileNotFoundError, ValueError):
-            return None
+        return _read_lease(self._store)
 
     def _write(self) -> None:
         self._store.put(_LEASE, json.dumps(asdict(self._holder)).encode())
+
+
+def _read_lease(store: Store) -> Holder | None:
+    try:
+        return Holder.from_json(json.loads(store.read(_LEASE, _LEASE_BYTES)))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _state(path: Path) -> tuple[int, int]:

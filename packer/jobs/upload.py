@@ -273,11 +273,7 @@ class Upload:
             return {}
 
     def _read_mark(self) -> dict[str, Any]:
-        data = self._read(_MARK, _MARK_BYTES_MAX)
-        with suppress(ValueError):
-            found = json.loads(data or b"{}")
-            return found if isinstance(found, dict) else {}
-        return {}
+        return read_mark(self._store)
 
     def _describe(self, space: Workspace) -> dict[str, str]:
         return {"host": host(), "work": str(space.out) if self.work is None else self.work.work.url}
@@ -292,3 +288,11 @@ class Upload:
 def _is_ours(name: str) -> bool:
     """Return whether an upload may have written an object."""
     return _OURS.match(strip_tag(name)) is not None
+
+
+def read_mark(store: Store) -> dict[str, Any]:
+    """Return ``host`` and ``work`` of the unfinished upload to a place; nothing if there is none."""
+    with suppress(FileNotFoundError, ValueError):
+        found = json.loads(store.read(_MARK, _MARK_BYTES_MAX))
+        return found if isinstance(found, dict) else {}
+    return {}

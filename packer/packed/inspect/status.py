@@ -4,24 +4,30 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.piece import Piece
+from packer.assembly.piece_places import PiecePlaces, open_piece
 from packer.assembly.plan import ShardPlan
 from packer.builds.work import summarise
+from packer.jobs.mirror import is_renewed, peek
 from packer.jobs.plan import Tasks
 from packer.jobs.progress import describe_seconds
 from packer.jobs.result import Result
+from packer.jobs.upload import read_mark
 from packer.workspace import Workspace
 from packer.workspace.durable import read_record
 from packer.workspace.holder import Holder, is_running
 from packer.workspace.machines import PIECES
+from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host
 from shardspec.entries import total
 from shardspec.errors import BuildError, NotADatasetError, UsageError
-from shardspec.layout import BUILD_FOLDER, Layout, given_path
+from shardspec.layout import BUILD_FOLDER, MANIFEST_NAME, REJECTS_NAME, Layout, given_path, is_url
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.stores import Store, names_store
 from shardspec.wording import counted, cut, list_some, program
 
 RATE_S = 300.0
@@ -30,6 +36,7 @@ RATE_S = 300.0
 NOTHING_PACKED = "nothing was packed"
 """Stage of a build in which every item was rejected."""
 
+_EXPECTED = "a build or a packed dataset"
 _REASON_LENGTH = 120
 _SHOWN_REASONS = 12
 
@@ -40,8 +47,8 @@ class StatusReport(Result):
 
     Attributes
     ----------
-    path : Path
-        The dataset's folder.
+    path : Path or str
+        The dataset's folder, or the URL.
     stage : {"finished", "listing", "packing", "writing shards", "nothing was packed"}
     items, done : int
         Items in the plan, and finished items.
@@ -65,7 +72,7 @@ class StatusReport(Result):
         In a folder of pieces, the number of finished tasks and of all tasks of each share, such as ``"2/8"``.
     """
 
-    path: Path
+    path: Path | str
     stage: str
     items: int = 0
     done: int = 0
@@ -89,6 +96,8 @@ class StatusReport(Result):
         if self.stage == "finished":
             size = f"{counted(self.shards, 'shard')} ({self.bytes / 1e6:.1f} MB)"
             return f"{self.path}: finished: {counted(self.samples, 'sample')} in {size}, {self.rejected} rejected"
+        if self.stage == NOTHING_PACKED and isinstance(self.path, str):
+            return f"{self.path}: {self.stage}: {self.path}/{REJECTS_NAME} says why"
         if self.stage == NOTHING_PACKED:
             return f"{self.path}: {self.stage}: {program()} rejects {shlex.quote(str(self.path))} says why"
         lines = [self._describe_progress(), *self._describe_work()]
@@ -128,13 +137,17 @@ class StatusReport(Result):
         return {**vars(self), "path": str(self.path), "reasons": dict(self.reasons)}
 
 
-def status(out: str | os.PathLike[str]) -> StatusReport:
-    """Report the progress of a build, from any host that sees its folder. Writes nothing and takes no lock.
+def status(out: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> StatusReport:
+    """Report the progress of a build, from any host that sees its folder or store. Writes nothing and takes no lock.
+
+    On another host than that of a build in a store, the call waits for up to 30 s for a sign of life.
 
     Parameters
     ----------
-    out : path
-        Folder of the dataset, finished or with an unfinished build.
+    out : path or str
+        Folder or URL of the dataset, finished or with an unfinished build, or the URL that is the ``work`` of a build.
+    storage_options : mapping, optional
+        Credentials, region and endpoint; by default from the environment (`shardspec.stores.Store`).
 
     Returns
     -------
@@ -143,36 +156,71 @@ def status(out: str | os.PathLike[str]) -> StatusReport:
     Raises
     ------
     UsageError
-        If the folder holds neither a build nor a dataset.
+        If the place holds neither a build nor a dataset.
     DatasetError
         If the dataset's manifest cannot be read.
+    StoreError
+        If a store fails for longer than its retries last.
     """
+    if names_store(out):
+        return _status_of_url(str(out), storage_options)
     layout = Layout(given_path("out", out))
     space = Workspace(layout.root / BUILD_FOLDER)
     if not space.root.is_dir():
         try:
             manifest = layout.load()
         except NotADatasetError as error:
-            raise UsageError(place=layout.root, expected="a build or a packed dataset", found="neither") from error
-        counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
-        return StatusReport(
-            layout.root,
-            "finished",
-            items=counts.items,
-            done=counts.items,
-            samples=manifest.samples,
-            rejected=counts.rejected_items,
-            shards=len(manifest.shards),
-            shards_done=len(manifest.shards),
-            bytes=size,
-        )
+            raise UsageError(place=layout.root, expected=_EXPECTED, found="neither") from error
+        return _finished(layout.root, manifest)
     return read_status(space)
+
+
+def _finished(place: Path | str, manifest: Manifest) -> StatusReport:
+    counts, size = total(manifest.generations), sum(shard.bytes for shard in manifest.shards)
+    return StatusReport(
+        place,
+        "finished",
+        items=counts.items,
+        done=counts.items,
+        samples=manifest.samples,
+        rejected=counts.rejected_items,
+        shards=len(manifest.shards),
+        shards_done=len(manifest.shards),
+        bytes=size,
+    )
+
+
+def _status_of_url(url: str, options: Mapping[str, Any] | None) -> StatusReport:
+    """Report about a dataset in a store, or about the build whose objects are there or at the place that it names."""
+    store = Store(url, options)
+    mark = read_mark(store)
+    if mark and not is_url(str(mark.get("work"))):
+        raise UsageError(
+            place=store.url,
+            expected="a build whose files are in a store",
+            found=f"one in {mark.get('work')} on host {mark.get('host')}",
+            hint=f"run {program()} status there",
+        )
+    work = Store(str(mark["work"]), options) if mark else store
+    with closing(TemporaryFiles()) as scratch:
+        space = peek(work, scratch.path / BUILD_FOLDER)
+        if space is not None:
+            report = replace(read_status(space), path=store.url)
+            holder = Holder.read(space.holder)
+            if report.running is None and holder is not None:
+                report = replace(report, running=is_renewed(work, holder))
+            return report if report.running else replace(report, rate=None, left_s=None)
+    try:
+        manifest = Manifest.loads(store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX), store.place(MANIFEST_NAME))
+    except FileNotFoundError as error:
+        raise UsageError(place=store.url, expected=_EXPECTED, found="neither") from error
+    return _finished(store.url, manifest)
 
 
 def read_status(space: Workspace) -> StatusReport:
     """Report the progress of the build in a workspace."""
     holder = Holder.read(space.holder)
-    running = False if holder is None else is_running(holder.process)
+    running = False if holder is None or holder.ended else is_running(holder.process)
     more: dict[str, Any] = {"running": running, "held_by": "" if holder is None else holder.describe()}
     if space.reasons.exists():
         return StatusReport(space.out, NOTHING_PACKED, **more)
@@ -188,7 +236,7 @@ def read_status(space: Workspace) -> StatusReport:
     shards = 0 if plan is None else len(plan.sizes)
     journal = list(space.read_journal())
     lines = {line["number"]: line for line in journal if line.get("did") in ("task", "join")}
-    numbers = set(range(len(tasks))) if shards else set(_tasks_with_parts(space))
+    numbers = set(range(len(tasks))) if shards else space.finished_tasks()
     # The journal lacks tasks whose process was killed just after them, and those that a merge takes from pieces.
     done = [lines[number] if number in lines else _summarise(space, number) for number in sorted(numbers)]
     reasons: Counter[str] = Counter()
@@ -226,15 +274,10 @@ def read_status(space: Workspace) -> StatusReport:
     )
 
 
-def _tasks_with_parts(space: Workspace) -> list[int]:
-    names = (path.name.removeprefix("part-") for path in space.part_files())
-    return [int(name) for name in names if name.isdecimal()]
-
-
 def _summarise(space: Workspace, number: int) -> dict[str, Any]:
     """Count samples and rejects of a finished task from its part; nothing if the part is elsewhere, gone or damaged."""
     try:
-        return summarise(Piece(space.part(number)).items)
+        return summarise(open_piece(space, PiecePlaces(), number).items)
     except (OSError, BuildError):
         return {}
 

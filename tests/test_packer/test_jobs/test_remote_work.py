@@ -1,7 +1,9 @@
 """``packer build SOURCE s3://… --work s3://…``: pieces, plan, journal and verdicts are objects, and workers write shards."""
 
 import json
+import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,62 @@ def test_a_killed_build_resumes_without_its_folder_on_any_host(
     here.fail()
     assert download(url, tmp_path / "back") == local
     assert here.objects(work) == {}
+
+
+def test_the_status_of_a_build_is_that_of_its_objects(here: StoreServer, source: Path, tmp_path: Path) -> None:
+    url, work = here.url("status"), here.url("status-work")
+    for place in (url, work):
+        with raises(UsageError, place=place, found="neither"):
+            packer.status(place)
+    here.fail({"match": "PUT .*part-000002", "kind": "503", "times": FOREVER})
+    stop(
+        arguments("build", source, url, "--work", work, "--workers", 2, *WORDS),
+        here,
+        lambda: sum("/part-" in name for name in here.objects("status-work")) == 2,
+        signal.SIGKILL,
+        tmp_path,
+    )
+    before = here.objects("status-work")
+    for place in (url, work):
+        found = packer.status(place)
+        assert (found.path, found.stage, found.running) == (place, "packing", False)
+        assert (found.items, found.done, found.tasks, found.tasks_done) == (3 * TASK_ITEMS - 2, 2 * TASK_ITEMS, 3, 2)
+        assert (found.samples, found.rejected) == (2 * TASK_ITEMS, 0)
+        assert "packer build" in found.held_by
+    assert "no process is at work" in run_packer("status", url, env=here.env).stdout
+    holder = {"name": "other", "host": "elsewhere", "node": "elsewhere", "pid": 7, "lease_s": 3.0, "beat": 4}
+    store, over = Store(work), threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.2):
+            holder["beat"] = int(str(holder["beat"])) + 1
+            store.put("holder.json", json.dumps(holder).encode())
+
+    store.put("holder.json", json.dumps(holder).encode())
+    assert packer.status(url).running is False
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        assert "at work: process 7 on elsewhere" in run_packer("status", work, env=here.env).stdout
+    finally:
+        over.set()
+        thread.join()
+    assert here.objects("status-work").keys() == before.keys()
+    store.delete(["holder.json"])
+    here.fail()
+    packer.build(source, url, work=work, **SETTINGS, label_from="folder", **QUIET)
+    assert (packer.status(url).stage, packer.status(url).samples) == ("finished", 3 * TASK_ITEMS - 2)
+    with raises(UsageError, place=work):
+        packer.status(work)
+
+
+def test_the_status_of_an_upload_from_a_folder_is_in_the_folder(here: StoreServer, source: Path) -> None:
+    here.fail({"match": "PUT .*shard-", "kind": "403", "times": FOREVER})
+    with pytest.raises(ShardspecError, match="credentials"):
+        packer.build(source, here.url("folder"), work="there", **SETTINGS, **QUIET)
+    here.fail()
+    with pytest.raises(UsageError, match=re.escape(str(Path("there").absolute()))):
+        packer.status(here.url("folder"))
 
 
 def test_shards_that_workers_uploaded_are_not_written_again(
