@@ -10,14 +10,14 @@ from packer.assembly.plan import LABELS
 from packer.builds.estimate import Estimate, estimate
 from packer.builds.job import BuildJob
 from packer.builds.pieces.share import Share, ShareResult, ShareTerms, pack_share
-from packer.builds.planning.listing import counted_stage, list_items
+from packer.builds.planning.listing import list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.records import BuildTotals, stored_labels
 from packer.builds.result import BuildResult, check_rejects
 from packer.builds.update.checks import describe_outdated
-from packer.builds.update.compare import UpdateCounts, UpdatePlan, compare
+from packer.builds.update.compare import UpdateCounts, compare
 from packer.jobs.job import Job
-from packer.jobs.progress import ProgressListener, listener_of
+from packer.jobs.progress import ProgressListener, counted_stage, listener_of
 from packer.jobs.upload import Upload
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import unread_options
@@ -25,7 +25,7 @@ from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refus
 from packer.recipe.fields import Declaration
 from packer.recipe.keywords import BuildKeywords, DetectKeywords
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
-from packer.sources.base import Listing, Source
+from packer.sources.base import Source
 from packer.sources.opening import open_source
 from packer.sources.stores.access import sharing_settings
 from packer.steps.chain import Step, check_steps
@@ -327,14 +327,15 @@ def plan_build(
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe, declared=declaration is not None)
     notes = tuple(listing.notes)
+    layout, comparison = Layout(out), None
     if options.grows:
-        finish_interrupted(Workspace(out / BUILD_FOLDER))
-    comparison = _compare(out, listing, recipe, runtime, options) if options.grows else None
+        finish_interrupted(Workspace(layout.build))
+        comparison = compare(layout, committed(layout), listing, recipe, runtime, options)
     if comparison is not None:
         notes = (*notes, *comparison.notes)
         listing = comparison.listing
         if not comparison.has_work:
-            clear_addition(Workspace(out / BUILD_FOLDER), listener.on_message)
+            clear_addition(Workspace(layout.build), listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         job = BuildJob.of_listing(recipe, runtime, listing, options, functions, declaration, comparison)
@@ -367,23 +368,6 @@ def _name_source(source: Any) -> str | None:
     return path if is_url(path) else str(Path(path).absolute())
 
 
-def _compare(
-    out: Path, listing: Listing, recipe: Recipe, runtime: Mapping[str, str], options: BuildOptions
-) -> UpdatePlan | None:
-    """Compare a source with the dataset in a folder. Return None if the folder holds no dataset yet."""
-    layout = Layout(out)
-    base = committed(layout)
-    if base is not None:
-        return compare(layout, base, listing, recipe, runtime, options)
-    if not options.update:
-        raise UsageError(
-            place=out,
-            expected="a packed dataset whose rejects can be tried again",
-            found=layout.describe_build() if layout.build.is_dir() else "none",
-        )
-    return None
-
-
 def dry_run(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | Source,
     out: str | os.PathLike[str],
@@ -411,13 +395,9 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-
-    def compare(listing: Listing, runtime: Mapping[str, str]) -> UpdatePlan | None:
-        return _compare(target, listing, chosen, runtime, how) if how.grows else None
-
     with sharing_settings(storage_options, out):
         opened, target, _, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
-        return estimate(opened, target, chosen, how, functions, listener_of(progress), compare)
+        return estimate(opened, target, chosen, how, functions, listener_of(progress))
 
 
 def _resolve(

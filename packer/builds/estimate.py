@@ -4,21 +4,21 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.assembly.piece import Piece, count_columns
-from packer.builds.planning.listing import counted_stage, list_items
+from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.records import settled_reports
-from packer.builds.update.compare import UpdateCounts, UpdatePlan
+from packer.builds.update.compare import UpdateCounts, compare
 from packer.builds.work import BuildWork
 from packer.jobs.plan import OnItem, Task, Unit
-from packer.jobs.progress import ProgressListener, Stage
+from packer.jobs.progress import ProgressListener, Stage, counted_stage
 from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
@@ -27,8 +27,9 @@ from packer.sources.base import Listing, Source
 from packer.sources.item import PACKED_ROW, Item, sum_lines
 from packer.steps.chain import Step, StepResources, check_steps
 from packer.workspace import Workspace
-from packer.workspace.folder import refuse_files
+from packer.workspace.folder import committed, refuse_files
 from shardspec.columns import evenly
+from shardspec.layout import Layout
 from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 12
@@ -126,7 +127,6 @@ def estimate(
     options: BuildOptions,
     functions: Mapping[str, Step],
     listener: ProgressListener,
-    compare: Callable[[Listing, Mapping[str, str]], UpdatePlan | None],
 ) -> Estimate:
     """Plan a build, and pack a few items into a temporary folder. Nothing is written to `out`.
 
@@ -136,14 +136,13 @@ def estimate(
         See `packer.build`.
     functions : dict of str to callable
         Steps passed as Python functions, by their names in the recipe.
-    compare : callable
-        Compares a listing with the dataset in `out`. Returns None if there is none.
     """
     check_steps(recipe, functions)
     refuse_files(out)
     listing = list_items(source, recipe, listener)
     runtime = describe_runtime(recipe)
-    comparison = compare(listing, runtime)
+    layout = Layout(out)
+    comparison = compare(layout, committed(layout), listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
     count = len(listing.items[: recipe.limit])

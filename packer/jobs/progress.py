@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
+from packer.sources.base import counting
 from shardspec.errors import UsageError
 from shardspec.wording import counted, first_words, list_some, shorten
 
@@ -21,6 +22,9 @@ _RECENT_S = 60.0
 _LATE_S = 1.0
 _LONG_S = 120
 """Longer times are shown in minutes or hours."""
+
+_LEAST_ITEMS = 1000
+"""The stages before the work are shown only if there are at least this many items."""
 
 _REASONS = 20
 _SHOWN = 2
@@ -334,3 +338,10 @@ class Stage:
         self._listener.on_progress(
             replace(state, seconds=seconds, ended=ended, failed=failed, rate=rate, sample_rate=sample_rate)
         )
+
+
+@contextmanager
+def counted_stage(listener: ProgressListener, name: str, total: int | None = None) -> Iterator[None]:
+    """Show a stage with the number of items that have been listed, or planned, inside the block."""
+    with Stage(listener, name, total, "items", least=_LEAST_ITEMS) as stage, counting(stage.advance):
+        yield

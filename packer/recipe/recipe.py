@@ -39,6 +39,8 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
 }
 """The built-in steps of each preset, in order."""
 
+_CHAINS = {preset: tuple(map(StepSpec, steps)) for preset, steps in PRESETS.items()}
+
 _TAKEN: Mapping[str, tuple[str, ...]] = {"sound": ("sound",)}
 """Names of the media that a step takes, if they are not images and videos."""
 
@@ -542,7 +544,7 @@ class Recipe:
     @property
     def chain(self) -> tuple[StepSpec, ...]:
         """The steps of the recipe: `steps` if set, otherwise the steps of the preset."""
-        return self.steps or tuple(StepSpec(name) for name in PRESETS[self.preset])
+        return self.steps or _CHAINS[self.preset]
 
     @property
     def reads_sound(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from packer.assembly.schemas import FieldRules
 from packer.builds.planning.changes import describe_changed_terms
-from packer.builds.planning.listing import made_fields
+from packer.builds.planning.checks import made_fields
 from packer.builds.planning.plan import BuildPlan
 from packer.recipe import Recipe
 from packer.recipe.options import BuildOptions

@@ -300,24 +300,52 @@ class UpdatePlan:
 
 def compare(
     layout: Layout,
+    base: Manifest | None,
+    listing: Listing,
+    recipe: Recipe,
+    runtime: Mapping[str, Any],
+    options: BuildOptions,
+) -> UpdatePlan | None:
+    """Compare the items of a source with those of the dataset in a folder, for an update or a retry.
+
+    Parameters
+    ----------
+    base : Manifest or None
+        The dataset; None if the folder holds none yet.
+
+    Returns
+    -------
+    UpdatePlan or None
+        None if it is an update, and the folder holds no dataset yet.
+
+    Raises
+    ------
+    UsageError
+        If there are no rejects to retry because the folder holds no dataset, if the dataset was not packed from this kind
+        of source with this recipe and these versions, or if there are new classes and `new_classes` is off.
+    DatasetError
+        If the dataset's reports do not match its manifest.
+    """
+    if base is not None:
+        return _compare(layout, base, listing, recipe, runtime, options)
+    if options.update:
+        return None
+    raise UsageError(
+        place=layout.root,
+        expected="a packed dataset whose rejects can be tried again",
+        found=layout.describe_build() if layout.build.is_dir() else "none",
+    )
+
+
+def _compare(
+    layout: Layout,
     base: Manifest,
     listing: Listing,
     recipe: Recipe,
     runtime: Mapping[str, Any],
     options: BuildOptions,
 ) -> UpdatePlan:
-    """Compare the items of a source with those of a packed dataset.
-
-    An item is recognised by its name, size, time and columns.
-
-    Raises
-    ------
-    UsageError
-        If the dataset was not packed from this kind of source with this recipe and these versions, or if there are new
-        classes and `new_classes` is off.
-    DatasetError
-        If the dataset's reports do not match its manifest.
-    """
+    """Compare the items. An item is recognised by its name, size, time and columns."""
     items = listing.items[: recipe.limit]
     check_built(layout, base, items)
     check_terms(layout, base, recipe, runtime, options)

@@ -11,11 +11,10 @@ from packer.assembly.records import PACKED, ReportWriter, reported_items
 from packer.builds.assembly import BuildAssembler
 from packer.builds.build import finish_build
 from packer.builds.job import BuildJob
-from packer.builds.planning.listing import counted_stage
 from packer.builds.planning.plan import make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult
-from packer.jobs.progress import ProgressListener
+from packer.jobs.progress import ProgressListener, counted_stage
 from packer.packed.plan import PackedInput
 from packer.packed.split.part import ItemsOfRows
 from packer.recipe import Recipe
