@@ -146,7 +146,7 @@ def compute(
     BuildLockedError
         If another process is at work in the folder.
     BuildError
-        If a file cannot be written, or if a worker process dies.
+        If a file cannot be written, if worker processes die again and again, or if no node can do the work.
     """
     given = [functions] if isinstance(functions, str | Mapping) or callable(functions) else list(functions)
     opened = [open_function(one) for one in given]
