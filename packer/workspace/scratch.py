@@ -44,10 +44,10 @@ class TemporaryFiles:
 
 def delete_abandoned(root: Path | None = None) -> None:
     """Delete the folders of processes that were killed (`TemporaryFiles`)."""
-    for lock in (root or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*/{_LOCK}"):
+    for folder in (root or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
         # The lock fails if the folder is in use, or belongs to another user.
-        with suppress(OSError, filelock.Timeout), filelock.FileLock(lock, timeout=0):
-            shutil.rmtree(lock.parent, ignore_errors=True)
+        with suppress(OSError, filelock.Timeout), filelock.FileLock(folder / _LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _close(path: Path, lock: filelock.BaseFileLock) -> None:

@@ -414,6 +414,7 @@ def test_a_killed_build_resumes_and_leaves_no_temporary_files(
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert list(temporary.glob("packer-scratch-*"))
+    (temporary / "packer-scratch-new").mkdir()  # of a process that was killed before it locked its folder
     here.fail()
     run_packer("build", url, out, *words, env=env)
     run_packer("build", root, tmp_path / "local", *words)
