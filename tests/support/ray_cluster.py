@@ -87,8 +87,9 @@ class Ray:
         return wait_for("the raylet", lambda: set(self.raylets()) - before).pop()
 
     def raylets(self) -> list[int]:
-        """The raylets, that of the head first."""
-        return sorted(process for process in self._processes() if b"/raylet" in command_of(process).split(b"\0")[0])
+        """The raylets in the order in which they were started, that of the head first."""
+        found = [process for process in self._processes() if b"/raylet" in command_of(process).split(b"\0")[0]]
+        return sorted(found, key=_start_of)
 
     def close(self) -> None:
         """End everything at once."""
@@ -111,6 +112,13 @@ class Ray:
                 if path.name.isdecimal() and int(path.name) != self._namespace and (path / "ns/net").readlink() == ours:
                     found.append(int(path.name))
         return [process for process in found if is_alive(process)]
+
+
+def _start_of(process: int) -> int:
+    """When a process was started, in ticks since the boot. Numbers of processes begin again after the largest one."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    return 0
 
 
 @contextmanager
