@@ -262,12 +262,11 @@ def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
                     with suppress(IndexError):  # the build has no workers at this moment
                         getattr(Faults(run, scratch), fault)(rng)
                 run.end()
-            nodes = ray.raylets()[1:]
-            for node in nodes:
+            for node in ray.raylets()[1:]:
                 scratch.free(node)
             with RayRun(ray, images, folder, more=("--format", format)) as again:
                 again.finish(expected[format])
-            assert not any(map(scratch.left, nodes))
-            kill(*(process for node in nodes[2:] for process in tree_of(node)))
+            assert not any(map(scratch.left, ray.raylets()[1:]))
+            kill(*(process for late in ray.raylets()[3:] for process in tree_of(late)))
             wait_for("the end of the late node", lambda: len(ray.raylets()) <= 3)
             shutil.rmtree(folder)
