@@ -112,7 +112,7 @@ class RemoteFiles:
             If the piece does not exist.
         """
         try:
-            return b"".join(self.work.get(name, span)[1])
+            return self.work.part(name, span)
         except FileNotFoundError:
             raise BuildError(
                 place=self.place(name), expected="a piece of this build", found="none", hint=REPEAT

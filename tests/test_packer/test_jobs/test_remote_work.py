@@ -1,6 +1,7 @@
 """``packer build SOURCE s3://… --work s3://…``: pieces, plan, journal and verdicts are objects, and workers write shards."""
 
 import json
+import os
 import re
 import signal
 import threading
@@ -11,6 +12,7 @@ import pytest
 from support.builds import QUIET, TESTS, write_images
 from support.command import arguments, environment, run_packer
 from support.errors import raises
+from support.sloppy import find_server, sloppy_server
 from support.steps import LOG
 from support.stores import StoreServer
 from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
@@ -164,6 +166,21 @@ def test_shards_that_workers_uploaded_are_not_written_again(
     here.fail()
     assert download(url, tmp_path / "back") == local
     assert here.objects(work) == {}
+
+
+@pytest.mark.stores
+def test_a_server_that_sends_whole_objects_for_their_ends(
+    source: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None
+) -> None:
+    if find_server("rclone") is None:
+        pytest.skip("rclone is not installed")
+    with sloppy_server("rclone", tmp_path / "server") as env:
+        words = ("build", source, "s3://data/out", "--work", "s3://data/work", "--workers", 2, *WORDS)
+        run_packer(*words, env=env)
+        for name in env.keys() - os.environ.keys():
+            monkeypatch.setenv(name, env[name])
+        assert download("s3://data/out", tmp_path / "back") == local
+        assert not [path for path in (tmp_path / "server/data/work").rglob("*") if path.is_file()]
 
 
 def test_one_build_at_a_time(here: StoreServer, source: Path) -> None:
