@@ -98,9 +98,10 @@ class RemoteMirror:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._lease.is_lost:
-                return
             with suppress(StoreError) if error is not None else nullcontext():
+                self._lease.look()  # the last check may have been long ago, if this process was suspended
+                if self._lease.is_lost:
+                    return
                 if self._space.plan.exists():
                     self._push()
                 else:
@@ -204,9 +205,9 @@ class RemoteMirror:
         return self._space.root / name
 
 
-def has_plan(remote: RemoteFiles) -> bool:
+def has_files(remote: RemoteFiles) -> bool:
     """Return whether a place holds an unfinished job, or what an interrupted one left."""
-    return remote.work.stat(PLAN_NAME) is not None
+    return any(one.name not in ("", REJECTS_NAME) for one in remote.work.list())
 
 
 def peek(store: Store, root: Path) -> Workspace | None:
@@ -222,7 +223,8 @@ def peek(store: Store, root: Path) -> Workspace | None:
         with suppress(FileNotFoundError):  # the job has just ended
             store.download(name, root / name)
     if space.plan.exists():
-        _join_journal(store, found, space.journal)
+        with suppress(FileNotFoundError):
+            _join_journal(store, found, space.journal)
         space = space.of_plan(str(read_record(space.plan).get("fingerprint", "")))
         assert space.remote is not None
         space.remote.add_pieces(found, space.key)
@@ -333,7 +335,7 @@ class _StoredLease:
         if not at_once and now_s - self._checked_s < _CHECK_S:
             return
         self._checked_s = now_s
-        self._look()
+        self.look()
         if self.is_lost:
             raise BuildLockedError("another build has taken over this place: this build stops", place=self._store.url)
 
@@ -341,11 +343,11 @@ class _StoredLease:
         """Release the lease, so that no other process waits until it expires."""
         self._stop.set()
         self._thread.join()
-        if not self.is_lost:
-            with suppress(StoreError):
-                if self._read() is not None:
-                    self._holder = replace(self._holder, ended=True)
-                    self._write()
+        with suppress(StoreError):
+            self.look()
+            if not self.is_lost:
+                self._holder = replace(self._holder, ended=True)
+                self._write()
 
     def remove(self) -> None:
         """Delete the lease with the other objects."""
@@ -353,14 +355,15 @@ class _StoredLease:
         self._thread.join()
         self._store.delete([_LEASE])
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Find out whether another process has taken or removed the lease."""
         other = self._read()
         self.is_lost = self.is_lost or other is None or other.name != self._holder.name
 
     def _renew(self) -> None:
         while not self._stop.wait(self._holder.lease_s / _RENEWALS):
             with suppress(StoreError):  # a store that is away: the next renewal may succeed in time
-                self._look()
+                self.look()
                 if self.is_lost:
                     return
                 self._holder = replace(self._holder, beat=self._holder.beat + 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from packer.jobs.mirror import has_plan
+from packer.jobs.mirror import has_files
 from packer.jobs.plan import JobPlan
 from packer.jobs.upload import Upload
 from packer.workspace import Workspace, append_line
@@ -70,7 +70,7 @@ class JobStart:
             return None
         with suppress(OSError, BuildError):  # reported when the folder is entered
             remote = self._space.remote
-            begun = self._space.root.exists() if remote is None else has_plan(remote)
+            begun = self._space.root.exists() if remote is None else has_files(remote)
             manifest = None if begun else self._committed()
             return manifest if manifest is not None and self._record.made(manifest) else None
         return None

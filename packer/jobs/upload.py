@@ -85,16 +85,16 @@ class Upload:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, work: RemoteFiles | None = None) -> None:
         Store(url, options, patience_s=_PROBE_S).stat(MANIFEST_NAME)  # a misspelt endpoint is no store that is away
-        self._store = store = Store(url, options)
-        self.url = store.url
+        self._store = Store(url, options)
+        self.url = self._store.url
         self._record: dict[str, str] = {}
         self._transfers = Transfers[_File, None](self._send)
-        data = self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
-        self.manifest = None if data is None else Manifest.loads(data, store.place(MANIFEST_NAME))
         self.work = work
+        self.manifest: Manifest | None = None
+        self._sizes: dict[str, int] = {}
+        self._look()
         if work is not None:
             check_place(Store(work.work.url, options, patience_s=_PROBE_S))
-        self._sizes = self._list()
 
     def check(self, space: Workspace, overwrite: bool) -> None:
         """Check that the place holds nothing except a dataset, and no unfinished upload of another workspace.
@@ -104,6 +104,7 @@ class Upload:
         UsageError
             If it does. With `overwrite`, unfinished uploads are allowed.
         """
+        self._look()  # again, because the source has been listed since
         mark, here = self._read_mark(), self._describe(space)
         if self.work is not None:
             del here["host"]  # any host may resume it
@@ -252,6 +253,12 @@ class Upload:
         self._store.put(entry.name, path)
         if file.name == entry.name:  # of a shard: the other files are small, and needed for the card
             path.unlink()
+
+    def _look(self) -> None:
+        """Read the manifest, and list the objects."""
+        data = self._read(MANIFEST_NAME, MANIFEST_BYTES_MAX)
+        self.manifest = None if data is None else Manifest.loads(data, self._store.place(MANIFEST_NAME))
+        self._sizes = self._list()
 
     def _list(self) -> dict[str, int]:
         """Return the sizes of all objects but those of the workspace, which may be below the dataset's place."""

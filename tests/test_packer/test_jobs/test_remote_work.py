@@ -20,7 +20,16 @@ from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
 import packer
 from packer.builds.planning.plan import TASK_ITEMS
 from packer.cli import main
-from shardspec.errors import BuildLockedError, ResumeMismatchError, ShardspecError, TooManyRejectsError, UsageError
+from packer.sources.base import Listing
+from packer.sources.folders.folder import FolderSource
+from shardspec.errors import (
+    BuildError,
+    BuildLockedError,
+    ResumeMismatchError,
+    ShardspecError,
+    TooManyRejectsError,
+    UsageError,
+)
 from shardspec.stores import Store
 
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
@@ -114,6 +123,9 @@ def test_the_status_of_a_build_is_that_of_its_objects(here: StoreServer, source:
         assert (found.samples, found.rejected) == (2 * TASK_ITEMS, 0)
         assert "packer build" in found.held_by
     assert "no process is at work" in run_packer("status", url, env=here.env).stdout
+    here.fail({"match": "GET .*journal/", "kind": "404", "times": 1})  # as if the build had just ended
+    assert packer.status(url).tasks_done == 2
+    assert here.left() == [0]
     holder = {"name": "other", "host": "elsewhere", "node": "elsewhere", "pid": 7, "lease_s": 3.0, "beat": 4}
     store, over = Store(work), threading.Event()
 
@@ -238,6 +250,50 @@ def test_another_build_is_refused_and_keeps_the_pieces(here: StoreServer, source
     packer.build(source, tmp_path / "local", **{**options, "size": 100})
     assert download(here.url("other"), tmp_path / "back") == files(tmp_path / "local")
     assert here.objects("other-work") == {}
+
+
+def test_a_dataset_that_appears_while_the_source_is_listed_is_refused(
+    here: StoreServer, source: Path, tmp_path: Path
+) -> None:
+    url, work = here.url("meanwhile"), here.url("meanwhile-work")
+
+    class Listed(FolderSource):
+        def list_items(self, label_from: str, path_column: str) -> Listing:
+            packer.build(source, url, work=work, **SETTINGS, **QUIET)
+            return super().list_items(label_from, path_column)
+
+    with raises(UsageError, place=url):
+        packer.build(Listed(source), url, work=work, **{**SETTINGS, **QUIET, "size": 100})
+    packer.build(source, tmp_path / "local", **SETTINGS, **QUIET)
+    assert download(url, tmp_path / "back") == files(tmp_path / "local")
+    assert packer.build(Listed(source), url, work=work, **SETTINGS, **QUIET).found_finished
+
+
+def test_a_build_that_was_taken_over_leaves_the_objects_of_the_other(here: StoreServer, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.png").write_bytes(b"no image")
+    store = Store(here.url("taken-work"))
+    others = {"holder.json": json.dumps({"name": "other", "host": "elsewhere"}).encode(), "plan.json": b"other"}
+
+    class Listener:
+        def on_progress(self, progress: packer.Progress) -> None:
+            if progress.stage == "packing":
+                for name, data in others.items():
+                    store.put(name, data)
+
+        def on_message(self, line: str) -> None: ...
+
+    with pytest.raises(BuildError):
+        packer.build(tmp_path / "bad", here.url("taken"), work=store.url, **{**QUIET, "progress": Listener()})
+    assert {name: store.read(name, 1000) for name in others} == others
+
+
+def test_what_an_interrupted_cleanup_left_is_deleted(here: StoreServer, source: Path) -> None:
+    url, work, options = here.url("tidy"), "tidy-work", {**SETTINGS, **QUIET}
+    packer.build(source, url, work=here.url(work), **options)
+    here.put(f"{work}/parts/0123456789ab/000/part-000000.4-5-6-00000000", b"piece")
+    assert packer.build(source, url, work=here.url(work), **options).found_finished
+    assert here.objects(work) == {}
 
 
 def test_wrong_places_are_refused_before_any_work(
