@@ -454,6 +454,7 @@ def _check_node(space: Workspace) -> None:
     else:
         for path in (space.items, space.plan):
             space.remote.fetch(space.root, path)
+        space.parts.mkdir(parents=True, exist_ok=True)
     space, document = enter_plan(space)
     tasks = Tasks.from_json(document.get("tasks", []))
     if space.remote is not None:
