@@ -51,7 +51,7 @@ _OURS = re.compile(
     rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|final/.+"
     rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+)\Z"
 )
-_PIECES = re.compile(r"parts/([^/]+)/[0-9]+/")
+_PIECES = re.compile(r"parts/[^/]+/[0-9]+/")
 
 
 class RemoteMirror:
@@ -89,6 +89,7 @@ class RemoteMirror:
         self._lease.acquire()
         try:
             self._pull()
+            self._lease.check(at_once=True)  # another process may have taken it at the same moment
         except BaseException:
             self._lease.release()
             raise

@@ -143,7 +143,6 @@ class _Piece:
     def __init__(self, recipe: Recipe, encoder: VideoEncoder, start: float) -> None:
         self._recipe = recipe
         self._encoder = encoder
-        self._once: frozenset[str] | None = None
         self._fixed: Sample = {}
         self._values: dict[str, list[Any]] = {}
         self._videos: dict[str, EncodedFrames] = {}

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
 import packer
 from packer.builds.planning.plan import TASK_ITEMS
 from packer.cli import main
+from packer.jobs.mirror import RemoteMirror
 from packer.sources.base import Listing
 from packer.sources.folders.folder import FolderSource
+from packer.workspace import Workspace
+from packer.workspace.remote import RemoteFiles
 from shardspec.errors import (
     BuildError,
     BuildLockedError,
@@ -31,6 +35,7 @@ from shardspec.errors import (
     UsageError,
 )
 from shardspec.stores import Store
+from shardspec.stores.store import StoredObject
 
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
 WORDS = ("--size", 120, "--resize", "exact", "--encode", "png", "--shard-size", "64KiB", "--label-from", "folder")
@@ -213,6 +218,21 @@ def test_one_build_at_a_time(here: StoreServer, source: Path) -> None:
     packer.build(source, url, **options, engine="inline", progress=listener)
     assert listener.refused
     assert here.objects("contested-work") == {}
+
+
+def test_of_two_builds_that_begin_at_once_one_stops_before_any_work(here: StoreServer, tmp_path: Path) -> None:
+    other = json.dumps({"name": "other", "host": "elsewhere"}).encode()
+
+    class Contested(Store):
+        def list(self) -> Iterator[StoredObject]:
+            self.put("holder.json", other)
+            return super().list()
+
+    work = Contested(here.url("at-once-work"))
+    space = Workspace(tmp_path, remote=RemoteFiles(work, Store(here.url("at-once"))))
+    with pytest.raises(BuildLockedError), RemoteMirror(space, print):
+        pass
+    assert work.read("holder.json", 1000) == other
 
 
 def test_an_item_that_kills_is_rejected_as_on_one_disk(here: StoreServer, tmp_path: Path) -> None:
