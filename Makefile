@@ -105,7 +105,7 @@ test-slurm-few: setup with-slurm  ## run the scripts of the page on clusters the
 
 # A Ray cluster of a head and two nodes, in a separate network namespace.
 test-ray: with-ray  ## run the tests on a Ray cluster on this machine
-	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER)
+	$(BIN)/python -m pytest -q -rs -m "ray and not slow" $(CLUSTER) tests/test_benchmarks
 
 # Random faults under Ray, and other slow tests; CLUSTER_ROUNDS and CLUSTER_SEED choose the rounds.
 test-cluster-slow: with-slurm with-ray  ## run random faults on the clusters for an hour

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from support import ray_cluster
 from support.command import REPOSITORY
 from support.face_source import views
 from support.ranks import run_script
@@ -85,6 +86,16 @@ def test_buckets_are_read_and_their_epochs_counted(tmp_path: Path) -> None:
         if row["ours"]:
             assert row["epochs"]["missing"] == row["epochs"]["repeated"] == [0] * 3
             assert 0 < max(row["epochs"]["in_short_batches"]) < 1
+
+
+@pytest.mark.ray
+def test_the_coordinating_process_of_a_ray_cluster_is_measured() -> None:
+    lacking = ray_cluster.missing()
+    if lacking:
+        pytest.skip(lacking)
+    done = run_script("-m", "benchmarks.ray_driver", "--units", 64, "--workers", 2)
+    (row,) = (line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("| 64 "))
+    assert all(float(cell.replace(",", "")) > 0 for cell in row[3:])
 
 
 def test_sound_is_packed_and_read_next_to_other_decoders(tmp_path: Path) -> None:
