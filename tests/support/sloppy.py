@@ -58,10 +58,15 @@ def sloppy_server(name: str, folder: Path) -> Iterator[dict[str, str]]:
                 assert process.poll() is None, f"{name} has ended"
                 assert time.monotonic() < until, f"{name} does not answer"
                 time.sleep(0.05)
-            keys = {"AWS_ACCESS_KEY_ID": _KEYS[0], "AWS_SECRET_ACCESS_KEY": _KEYS[1], "AWS_DEFAULT_REGION": "us-east-1"}
-            yield environment() | keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+            yield environment() | client_environment(port)
         finally:
             process.kill()
+
+
+def client_environment(port: int) -> dict[str, str]:
+    """The variables by which clients find a server, and its keys."""
+    keys = {"AWS_ACCESS_KEY_ID": _KEYS[0], "AWS_SECRET_ACCESS_KEY": _KEYS[1], "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
 
 
 def _answers(port: int) -> bool:

@@ -18,6 +18,7 @@ from support.command import arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import is_alive, kill, wait_for
 from support.ray_cluster import Ray
+from support.sloppy import BUCKET, find_server
 from support.steps import LOG
 
 pytestmark = pytest.mark.ray
@@ -35,6 +36,20 @@ class RayRun(Run):
 
     def node_of(self, worker: int) -> int:
         return parent_of(parent_of(worker))
+
+
+class StoredRun(RayRun):
+    """A build to a bucket, where all its files are. The bucket is that of `Ray.bucket`, and holds the run's folder."""
+
+    def started_by(self) -> list[str]:
+        folder = f"s3://{self.out.parent.parent.name}/{self.out.parent.name}"
+        words = [f"{folder}/out" if word == str(self.out) else word for word in self.command]
+        return self.ray.command(*words, "--work", f"{folder}/work")
+
+    def finish(self, expected: dict[str, str]) -> str:
+        errors = super().finish(expected)
+        assert [path for path in (self.out.parent / "work").rglob("*") if path.is_file()] == []
+        return errors
 
 
 @pytest.fixture
@@ -244,19 +259,26 @@ FAULTS = sorted(name for name in vars(Faults) if not name.startswith("_"))
 
 @pytest.mark.slow
 def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
-    """Killed processes and nodes, nodes that join, full disks; then the same command makes the same bytes."""
+    """Killed processes and nodes, nodes that join, full disks; then the same command makes the same bytes.
+
+    Half of the builds have a shared folder, and half of them only a bucket.
+    """
     if lacking := ray_cluster.missing():
         pytest.skip(lacking)
+    if find_server("rclone") is None:
+        pytest.skip("rclone is not installed")
     expected = {format: made_on_one_host(images, tmp_path / format, format) for format in FORMATS}
-    with ray_cluster.cluster(0) as ray:
+    with ray_cluster.cluster(0) as ray, ray.bucket(tmp_path) as env:
+        ray.environment.update(env)
         scratch = Scratch(ray, tmp_path / "scratch")
         for number, rng in rounds():
             scratch.start_nodes()
-            folder = tmp_path / str(number)
-            folder.mkdir()
+            folder = tmp_path / BUCKET / str(number)
+            folder.mkdir(parents=True)
             format, faults = rng.choice(FORMATS), rng.sample(FAULTS, rng.choice((1, 1, 2)))
-            print(f"round {number}: {format}, {', '.join(faults)}", flush=True)
-            with RayRun(ray, images, folder, more=("--format", format)) as run:
+            kind = rng.choice((RayRun, StoredRun))
+            print(f"round {number}: {kind.__name__}, {format}, {', '.join(faults)}", flush=True)
+            with kind(ray, images, folder, more=("--format", format)) as run:
                 for fault in faults:
                     time.sleep(rng.uniform(2, 8))
                     with suppress(IndexError):  # the build has no workers at this moment
@@ -264,7 +286,7 @@ def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
                 run.end()
             for node in ray.raylets()[1:]:
                 scratch.free(node)
-            with RayRun(ray, images, folder, more=("--format", format)) as again:
+            with kind(ray, images, folder, more=("--format", format)) as again:
                 again.finish(expected[format])
             assert not any(map(scratch.left, ray.raylets()[1:]))
             kill(*(process for late in ray.raylets()[3:] for process in tree_of(late)))

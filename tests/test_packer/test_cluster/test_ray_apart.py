@@ -4,10 +4,12 @@ The bucket is that of ``rclone serve s3``, in the network of the cluster.
 """
 
 import os
+import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from support import ray_cluster
 from support.builds import TESTS, write_images
 from support.command import COMMAND_LIMIT_S, arguments, environment
 from support.packed import check_whole, fingerprints
+from support.processes import wait_for, workers_in
 from support.ray_cluster import Ray
 from support.sloppy import BUCKET, find_server
 
@@ -22,8 +25,7 @@ pytestmark = pytest.mark.ray
 
 NAMES = [f"{'ab'[n % 2]}/{n:03d}{'-bad' if n == 7 else ''}.png" for n in range(150)]
 OPTIONS = ("--size", "16", "--label-from", "folder", "--shard-size", "20kB", "--max-rejects", "1.0")
-_PORT = 9321
-_STARTS = 5
+STEPS = ("--steps", "decode,resize,support.steps:slow")
 _APART = (
     'mount --bind "$RAY_TMPDIR" /mnt && mount -t tmpfs none /tmp && mkdir "$RAY_TMPDIR" && '
     'mount --bind /mnt "$RAY_TMPDIR" && exec "$@"'
@@ -34,18 +36,13 @@ _APART = (
 class Apart:
     """A cluster whose nodes share no disk, and a bucket."""
 
-    def __init__(self, ray: Ray, folder: Path) -> None:
+    def __init__(self, ray: Ray, folder: Path, env: Mapping[str, str]) -> None:
         self.ray = ray
         self.bucket = folder / BUCKET
-        keys = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER", "AWS_DEFAULT_REGION": "us-east-1"}
-        self.env = {**environment(python_path=TESTS), **keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{_PORT}"}
+        self.env = {**environment(python_path=TESTS), **env, **ray.environment}
 
     def start_node(self) -> None:
-        """Start a node. On a busy machine, Ray itself may give up because its agent takes more than 15 s to start."""
-        for attempt in range(_STARTS):
-            with suppress(AssertionError) if attempt < _STARTS - 1 else nullcontext():
-                self.ray.start_node("unshare", "--mount", "sh", "-c", _APART, "sh")
-                return
+        self.ray.start_node("unshare", "--mount", "sh", "-c", _APART, "sh")
 
     def build(self, out: str, scratch: Path, *more: str) -> list[str]:
         """The command line of a build on the cluster, whose temporary files are in a folder."""
@@ -54,20 +51,35 @@ class Apart:
         on_ray = ("--engine", "ray", "--ray-address", self.ray.address)
         return self.ray.command("env", f"TMPDIR={scratch}", *words, *on_ray)
 
-    def run(self, *command: str) -> str:
-        env = {**self.env, **self.ray.environment}
+    def run(self, *command: str, expect: int = 0) -> str:
         done = subprocess.run(
             command,
-            env=env,
+            env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=COMMAND_LIMIT_S,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == expect, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr
+
+    @contextmanager
+    def start(self, log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a command in a process group of its own, whose messages go to a file."""
+        with (
+            log.open("w") as file,
+            subprocess.Popen(command, env=self.env, stderr=file, start_new_session=True) as process,
+        ):
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def pieces(self) -> list[int]:
+        """The tasks of the pieces in the place of `--work`."""
+        return [int(found[1]) for name in self.files("scratch") if (found := re.search(r"/part-([0-9]+)\.", name))]
 
     def files(self, folder: str) -> list[str]:
         """The names of the objects below a prefix."""
@@ -79,37 +91,15 @@ class Apart:
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
     if lacking := ray_cluster.missing():
         pytest.skip(lacking)
-    rclone = find_server("rclone")
-    if rclone is None:
+    if find_server("rclone") is None:
         pytest.skip("rclone is not installed")
     folder = tmp_path_factory.mktemp("store")
     write_images(folder / BUCKET / "raw", NAMES)
-    with ray_cluster.cluster(0) as ray:
-        ray.environment["RAY_raylet_start_wait_time_s"] = "60"
-        own = [
-            "--addr",
-            f"127.0.0.1:{_PORT}",
-            "--auth-key",
-            "S3RVER,S3RVER",
-            "--dir-cache-time",
-            "1s",
-            "--config",
-            os.devnull,
-        ]
-        with _running(ray.command(rclone, "serve", "s3", *own, str(folder))):
-            found = Apart(ray, folder)
-            found.start_node()
-            found.start_node()
-            yield found
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    with ray_cluster.cluster(0) as ray, ray.bucket(folder) as env:
+        found = Apart(ray, folder, env)
+        found.start_node()
+        found.start_node()
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +111,9 @@ def expected(apart: Apart, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         words = arguments("build", f"s3://{BUCKET}/raw", root / format, *OPTIONS, "--format", format)
         apart.run(*apart.ray.command(*words, "--engine", "inline"))
         found[format] = fingerprints(root / format)
-    return found
+    words = arguments("build", f"s3://{BUCKET}/raw", root / "slow", *OPTIONS, *STEPS)
+    apart.run(*apart.ray.command(*words, "--engine", "inline"))
+    return {**found, "slow": fingerprints(root / "slow")}
 
 
 def downloaded(apart: Apart, out: str, to: Path) -> dict[str, str]:
@@ -140,3 +132,37 @@ def test_nodes_without_a_shared_disk_make_the_bytes_of_one_host(
     apart.run(*apart.build(f"out-{format}", tmp_path / "scratch", "--format", format))
     assert downloaded(apart, f"out-{format}", tmp_path / "back") == expected[format]
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_lost_coordinator_and_a_lost_node(apart: Apart, expected: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    """The same command goes on where the lost coordinator was: no piece is made twice."""
+    more = ("--work", f"s3://{BUCKET}/scratch", *STEPS)
+    with apart.start(tmp_path / "first.log", *apart.build("out", tmp_path / "first", *more)) as process:
+        wait_for("a piece", apart.pieces, patience_s=COMMAND_LIMIT_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    shutil.rmtree(tmp_path / "first")
+    wait_for("the end of its workers", lambda: not workers_in(Path(BUCKET) / "out"))
+    kept = apart.pieces()
+    assert "manifest.json" not in apart.files("out")
+    with apart.start(tmp_path / "second.log", *apart.build("out", tmp_path / "second", *more)) as process:
+        wait_for("another piece", lambda: len(apart.pieces()) > len(kept), patience_s=COMMAND_LIMIT_S)
+        assert set(apart.pieces()) > set(kept)
+        os.kill(apart.ray.raylets()[-1], signal.SIGKILL)
+        process.wait(COMMAND_LIMIT_S)
+    said = (tmp_path / "second.log").read_text()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert [line for line in said.splitlines() if ".png" in line] == []
+    assert apart.files("scratch") == []
+    assert downloaded(apart, "out", tmp_path / "back") == expected["slow"]
+    apart.start_node()
+
+
+def test_a_local_source_is_refused_before_any_work(apart: Apart, tmp_path: Path) -> None:
+    source = write_images(tmp_path / "few", ["a/0.png"])
+    (tmp_path / "scratch").mkdir()
+    words = arguments("build", source, f"s3://{BUCKET}/refused", "--size", "16")
+    on_ray = ("--engine", "ray", "--ray-address", apart.ray.address)
+    said = apart.run(*apart.ray.command("env", f"TMPDIR={tmp_path / 'scratch'}", *words, *on_ray), expect=1)
+    assert f"expected the source, which has '{source}" in said
+    assert "manifest.json" not in apart.files("refused")
