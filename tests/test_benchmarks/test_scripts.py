@@ -13,7 +13,7 @@ from support.face_source import views
 from support.ranks import run_script
 
 import packer
-from benchmarks import clips, mixing
+from benchmarks import accuracy_tracks, clips, mixing
 from benchmarks.tables import clips_table
 from readers import open_dataset
 
@@ -31,6 +31,19 @@ def test_every_script_is_called_in_a_test() -> None:
 def test_the_table_of_mixing_is_that_of_the_docs() -> None:
     page = (REPOSITORY / "docs" / "background" / "benchmarks.md").read_text()
     assert mixing.table() in page
+
+
+def test_networks_are_trained_on_every_encoding(tmp_path: Path) -> None:
+    out = tmp_path / "accuracy.json"
+    run_script("-m", "benchmarks.accuracy_tracks", "--seeds", 2, "--epochs", 1, "--videos", 1, "--json", out)
+    (group,) = json.loads(out.read_text())["groups"]
+    assert [row["name"] for row in group["rows"]] == [*accuracy_tracks.PACKED]
+    for row in group["rows"]:
+        assert len(row["runs"]) == 2
+        for run in row["runs"]:
+            for question in ("move", "texture"):  # shares of 32 test videos
+                assert 0 <= run[question] <= 1
+                assert 32 * run[question] == pytest.approx(round(32 * run[question]))
 
 
 def test_every_transform_is_measured(tmp_path: Path) -> None:
