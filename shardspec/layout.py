@@ -34,6 +34,7 @@ ITEMS_NAME = "items.jsonl"
 INDEX_FOLDER = "index"
 BUILD_FOLDER = ".build"
 PLAN_NAME = "plan.json"
+COMPUTED_NAME = "computed"
 """File in the working folder of a build that can be resumed."""
 
 _DISAGREE = "the file or the manifest has changed since packing"
@@ -205,6 +206,8 @@ class Layout:
         """Describe the working folder, and what the user can do."""
         if self.reasons.exists():
             return f"a build that packed nothing, because no item yielded a sample: the reasons are in {self.reasons}"
+        if (self.build / COMPUTED_NAME).exists():
+            return f"columns that '{program()} compute' has begun: repeat the command to resume it"
         if not (self.build / PLAN_NAME).exists():
             return "an interrupted writer that cannot be resumed: run the program again, which replaces it"
         with suppress(OSError, ValueError, RecursionError):

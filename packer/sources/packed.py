@@ -192,7 +192,7 @@ class PackedVideos:
         tracks = schema.holds_tracks
         if self._sample == "frame":
             if not tracks:
-                raise UsageError(option="sample", expected="a dataset of tracks or videos with frame", found="frames")
+                raise UsageError(option="sample", expected="a dataset of tracks or videos", found="one of frames")
             return
         if not tracks and not ("image" in schema and schema["image"].is_image):
             raise UsageError(option="sample", expected="a dataset with a field image or video", found=str(self.root))
@@ -202,9 +202,9 @@ class PackedVideos:
         if missing:
             raise UsageError(
                 option="sample",
-                expected=f"a dataset with {list_some(missing)} of each frame with {self._sample}",
-                found=f"one without ({self.root})",
-                hint="take --sample item for videos without faces" if missing == ["track"] else None,
+                expected=f"samples that are frames of videos, with the fields {list_some(missing)}",
+                found=f"samples without these ({self.root})",
+                hint="--sample item is for videos without faces" if missing == ["track"] else None,
             )
 
     def _item_numbers(self, manifest: Manifest) -> IntArray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.workspace.durable import fsync_folder, read_log, remove_tree
 from packer.workspace.shared_files import map_files, wait_for
-from shardspec.layout import MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
+from shardspec.layout import COMPUTED_NAME, MANIFEST_NAME, PLAN_NAME, REJECTS_NAME
 
 if TYPE_CHECKING:
     from packer.workspace.remote import RemoteFiles
@@ -90,7 +90,7 @@ class Workspace:
     """The stored order of the rows, int64, if it differs from the order of the tasks."""
     columns = _Place("columns")
     """Folder of new columns, until the next manifest lists them."""
-    computed = _Place("computed")
+    computed = _Place(COMPUTED_NAME)
     """Folder of finished blocks of values that ``packer compute`` has computed, until all are there."""
     final = _Place("final")
     """Folder of finished files that belong to no shard. The commit puts them into the dataset's folder."""

@@ -371,6 +371,7 @@ def test_an_interrupt_keeps_finished_blocks(faces: Path, tmp_path: Path) -> None
         packer.compute(faces, interrupts, batch_size=4, progress=False)
     assert list((faces / BUILD_FOLDER).rglob("block-*.npz"))
     assert "x" not in Layout(faces).load().schema
+    assert "repeat the command to resume" in packer.verify(faces, progress=False).describe()
 
 
 def test_columns_of_an_empty_dataset(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_cannot_be_converted_is_one_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for arguments, status, message in (
         ((tmp_path / "several", out, "--sample", "item"), 1, "frames of one shape in a sample"),
-        ((tmp_path / "stills", out, "--sample", "track"), 2, "take --sample item for videos without faces"),
+        ((tmp_path / "stills", out, "--sample", "track"), 2, "--sample item is for videos without faces"),
         ((tmp_path / "stills", out, "--sample", "frame"), 2, "a dataset of tracks or videos"),
         ((tmp_path / "written", out, "--sample", "item"), 2, "frame_position"),
         ((tmp_path / "stills", out, "--sample", "item", "--encode", "png"), 2, "av1, ffv1, h264"),
