@@ -14,7 +14,7 @@ import pytest
 from support import ray_cluster
 from support.builds import TESTS, write_images
 from support.cluster_builds import OPTIONS, Run, made_on_one_host, parent_of, rounds, tree_of
-from support.command import arguments, environment, run_packer
+from support.command import COMMAND_LIMIT_S, arguments, environment, run_packer
 from support.packed import check_whole, fingerprints
 from support.processes import is_alive, kill, wait_for
 from support.ray_cluster import Ray
@@ -229,10 +229,10 @@ class Faults:
         self._scratch = scratch
 
     def worker(self, rng: random.Random) -> None:
-        kill(rng.choice(self._run.workers()))
+        kill(self._worker(rng))
 
     def actor(self, rng: random.Random) -> None:
-        kill(parent_of(rng.choice(self._run.workers())))
+        kill(parent_of(self._worker(rng)))
 
     def raylet(self, rng: random.Random) -> None:
         kill(self._node(rng))
@@ -249,6 +249,11 @@ class Faults:
 
     def full_disk(self, rng: random.Random) -> None:
         self._scratch.fill(self._node(rng))
+
+    def _worker(self, rng: random.Random) -> int:
+        run = self._run
+        wait_for("a worker", lambda: run.workers() or run.process.poll() is not None, 0.05, COMMAND_LIMIT_S)
+        return rng.choice(run.workers())
 
     def _node(self, rng: random.Random) -> int:
         return rng.choice(self._run.ray.raylets()[1:])
@@ -281,7 +286,7 @@ def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
             with kind(ray, images, folder, more=("--format", format)) as run:
                 for fault in faults:
                     time.sleep(rng.uniform(2, 8))
-                    with suppress(IndexError):  # the build has no workers at this moment
+                    with suppress(IndexError):  # the build has ended, or a worker has at this moment
                         getattr(Faults(run, scratch), fault)(rng)
                 run.end()
             for node in ray.raylets()[1:]:
