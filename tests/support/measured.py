@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from shardspec.errors import DatasetError
+
 CALLS = "MEASURED_CALLS"
 """Environment variable: a file to which `noted` appends a line for each batch."""
 
@@ -122,6 +124,21 @@ def raises_at_one(frame: Any) -> dict[str, Any]:
     if 30 in frame.tolist():
         raise ValueError("no such\nthing")
     return {"x": frame}
+
+
+class SpoiltError(DatasetError):
+    """An error that `shardspec` does not know."""
+
+
+class Spoilt:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise SpoiltError("no such thing")
+
+    def __call__(self, frame: Any) -> dict[str, Any]:
+        """Return the frame's number."""
+        return {"x": frame}
 
 
 def no_dict(frame: Any) -> Any:

@@ -19,6 +19,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import fsync_file, fsync_folder, publish, writing
 from packer.workspace.paths import temporary_path
 from packer.workspace.shared_files import host
+from shardspec import errors
 from shardspec.columns import IntArray
 from shardspec.errors import BuildError, DatasetError, MissingDependencyError, ShardspecError, UsageError
 from shardspec.registry import import_target
@@ -194,7 +195,7 @@ class ComputeWork:
                 self._work = BlockWork(**self._arguments, storage_options=shared_settings()[1] or None)
             self._work.compute(Block(unit.number, start, stop))
         except ShardspecError as error:
-            return {"error": [type(error).__name__, str(error)]}
+            return {"error": [_public_class(error).__name__, str(error)]}
         except OSError as error:
             return {"error": [BuildError.__name__, str(error)]}
         return {}
@@ -212,3 +213,9 @@ class ComputeWork:
                     found="another",
                     hint="install the same version on all hosts",
                 )
+
+
+def _public_class(error: ShardspecError) -> type:
+    """Return the class of an error, or of a subclass in another module the nearest class in `shardspec.errors`."""
+    public: type = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return public

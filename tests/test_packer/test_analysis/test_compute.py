@@ -306,6 +306,12 @@ def test_an_error_in_a_worker_process_is_the_same_line(faces: Path) -> None:
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_custom_error_keeps_its_message(faces: Path, workers: int) -> None:
+    with raises(DatasetError, problem="no such thing"):
+        packer.compute(faces, "support.measured:Spoilt", workers=workers, progress=False)
+
+
 def test_a_function_that_prints_does_not_disturb_the_result(faces: Path) -> None:
     ran = run_packer("compute", faces, "support.measured:prints", "--json", "--workers", 1, python_path=TESTS)
     assert json.loads(ran.stdout)["added"] == ["printed"]
