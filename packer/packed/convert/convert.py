@@ -33,9 +33,9 @@ def convert(
 ) -> JobResult:
     """Write a copy of a packed dataset in another format, or with other samples. The same call again resumes.
 
-    Without `sample`, nothing is decoded. The manifest keeps the record of how the samples were made (recipe, library versions, counts, fingerprint), except
-    format, shard size and shuffle. So a chain of conversions back to the first format ends with the same shards and
-    manifest.
+    Without `sample`, nothing is decoded. The manifest keeps the record of how the samples were made (recipe, library
+    versions, counts, fingerprint), except format, shard size and shuffle. So a chain of conversions back to the first
+    format ends with the same shards and manifest.
 
     With `sample`, frames become tracks or videos as `packer.build` makes them, without its detector, or tracks become
     frames. Items, rejects and the values of all fields stay. Numbers and texts that are the same in all frames of a
