@@ -388,6 +388,47 @@ def test_an_extra_installs_what_its_names_import() -> None:
     assert not wrong
 
 
+def targets() -> dict[str, str]:
+    """Every text that names something of ours as ``"module:name"``, with a module that has it."""
+    return {
+        node.value: name
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(rf"({'|'.join(PACKAGES)})[\w.]*:\w+", node.value)
+    }
+
+
+@cache
+def names_of(module: str) -> set[str]:
+    """The names that a module binds at its top, or loads at first use by a table in it."""
+    found = set()
+    body = ast.parse(modules()[module].read_text(encoding="utf-8")).body
+    for node in [*body, *(one for choice in body if isinstance(choice, ast.If) for one in choice.orelse)]:
+        match node:
+            case ast.FunctionDef(name) | ast.ClassDef(name):
+                found.add(name)
+            case ast.Import() | ast.ImportFrom():
+                found |= {alias.asname or alias.name for alias in node.names}
+            case ast.Assign() | ast.AnnAssign():
+                found |= {
+                    one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                }
+                tables = [one for one in ast.walk(node) if isinstance(one, ast.Dict)]
+                found |= {key.value for one in tables for key in one.keys if isinstance(key, ast.Constant)}
+    return found
+
+
+def test_every_target_that_is_named_by_text_exists() -> None:
+    assert {"packer.packed.convert.regroup:regroup", "readers:Loader"} <= targets().keys()
+    wrong = []
+    for target, by in targets().items():
+        module, _, name = target.partition(":")
+        if module not in modules() or name not in names_of(module):
+            wrong.append(f"{by} names {target}")
+    assert not wrong
+
+
 def loaded_by(code: str) -> set[str]:
     """Top-level modules outside the standard library that a fresh interpreter has loaded after some code."""
     script = f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
