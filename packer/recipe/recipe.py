@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from os import PathLike
 from typing import Any
 
@@ -67,6 +68,8 @@ DEFAULT_ENCODING, DEFAULT_VIDEO_ENCODING = "jpeg", "h264"
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 DEFAULT_GOP = 4
+MOST_OVERLAP = 16
+"""Segments that a frame is in at most. Each of them has an encoder with its own frames."""
 """Frames from one key frame to the next: a clip decodes 1.5 frames before its first one, on average."""
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track per video."""
@@ -486,6 +489,13 @@ class Recipe:
             object.__setattr__(self, "gop", DEFAULT_GOP)
         if self.sample == "segment" and self.seconds is None:
             problems.add("seconds", expected="the length of a piece with sample segment", found="none")
+        if isinstance(self.hop, Real) and isinstance(self.seconds, Real) and self.seconds > MOST_OVERLAP * self.hop:
+            problems.add(
+                "hop",
+                expected=f"at least {self.seconds / MOST_OVERLAP:g} with seconds {self.seconds:g}, so that a frame is in "
+                f"at most {MOST_OVERLAP} pieces, which are encoded at the same time",
+                found=self.hop,
+            )
 
     def _check_parts(self, problems: Problems) -> None:
         """Check the options for crops of a part of a face."""

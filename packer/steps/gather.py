@@ -5,6 +5,7 @@ that is longer than ``most_seconds``, or whose video has more than `MOST_BYTES`,
 and begins every ``hop`` seconds of a run; what is left after the last whole segment is dropped.
 
 Images are encoded as they come, so that memory does not grow with the length of a sample but by its encoded bytes.
+Each segment that a frame is in has its own encoder, so `packer.recipe.recipe.MOST_OVERLAP` limits their number.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence

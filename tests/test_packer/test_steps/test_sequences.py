@@ -259,6 +259,7 @@ def test_several_sizes_and_several_faces_are_rejected_by_name(tmp_path: Path) ->
         (("--sample", "item", "--encode-field", "a_video=ffv1:7"), "a quality only with av1 or h264"),
         (("--sample", "track"), "take --sample item for videos without faces"),
         (("--sample", "segment"), "the length of a piece"),
+        (("--sample", "segment", "--seconds", "2", "--hop", "0.12"), "--hop: expected at least 0.125"),
         (("--seconds", "2"), "read only with sample segment"),
         (("--most-seconds", "2"), "read only with sample track or item"),
         (("--gop", "2"), "read only with encode"),
