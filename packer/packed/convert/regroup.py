@@ -1,6 +1,6 @@
 """``packer convert --sample``: the frames of a packed dataset become tracks or videos, and these become frames."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,8 @@ class RegroupJob(BuildJob):
         UsageError
             If the dataset does not suit the samples.
         """
-        groups = ItemsOfRows(one).groups
+        items = ItemsOfRows(one)
+        groups = items.groups
 
         def name_of(row: int) -> str:
             return f"row-{row:08d}" if groups is None else groups.names[groups.of_row[row]]
@@ -84,41 +85,61 @@ class RegroupJob(BuildJob):
         plan, lines = make_plan(recipe, describe_runtime(recipe), listing)
         plan = replace(plan, inputs=[one.provenance()])
         job = cls(plan, lines, options, recipe, about=listing.about, from_packed=True)
-        job._input = one
+        job._input, job._by_number = one, items.keys
         return job
 
     _input: PackedInput
+    _by_number: bool
 
     def _assemble(self, assembler: BuildAssembler) -> Merge:
         merge = super()._assemble(assembler)
         manifest = self._input.manifest
-        carry_reports(assembler.reports_folder, Layout(self._input.path), manifest)
+        carry_reports(assembler.reports_folder, Layout(self._input.path), manifest, self._by_number)
         (made,) = merge.generations
         counts = replace(total(manifest.generations), samples=made.rows, progressive_jpegs=0)
         return replace(merge, generations=(made._replace(generation=replace(made.generation, counts=counts)),))
 
 
-def carry_reports(folder: Path, layout: Layout, manifest: Manifest) -> None:
+def carry_reports(folder: Path, layout: Layout, manifest: Manifest, by_number: bool) -> None:
     """Replace the reports in a folder by those of the dataset that its samples were made from.
 
-    Each packed item gets the number of its new samples.
+    Each packed item gets the number of its new samples. If the dataset was itself packed from a packed one, several of
+    its items, which are named by keys, are one item here: its samples are shared between them.
+
+    Parameters
+    ----------
+    by_number : bool
+        Whether the items are named by keys, and are matched by the number at the beginning of the key.
     """
     made: dict[str, deque[int]] = defaultdict(deque)
     for line in read_lines(folder / ITEMS_NAME):
-        made[line["item"]].append(line["samples"])
+        made[_number_of(line["item"]) if by_number else line["item"]].append(line["samples"])
     if manifest.find_file(ITEMS_NAME) is None:
         for name in (ITEMS_NAME, REJECTS_NAME):
             (folder / name).unlink(missing_ok=True)
         return
+    if by_number:
+        packed = Counter(_number_of(i.item["item"]) for i in reported_items(layout, manifest) if i.state == PACKED)
+        made = {number: _share(sum(counts), packed[number]) for number, counts in made.items()}
     writer = ReportWriter(folder)
     try:
         for item in reported_items(layout, manifest):
             one = item.of_generation(0)
-            if item.state == PACKED and item.item["samples"]:
-                counted = made.get(item.item["item"])
+            if item.state == PACKED and (item.item["samples"] or by_number):
+                counted = made.get(_number_of(item.item["item"]) if by_number else item.item["item"])
                 line = {name: value for name, value in one.item.items() if name != "progressive"}
                 one = one._replace(item={**line, "samples": counted.popleft() if counted else 0})
             writer.write(one)
         writer.finish()
     finally:
         writer.close()
+
+
+def _number_of(key: str) -> str:
+    return key.partition("-")[0]
+
+
+def _share(samples: int, items: int) -> deque[int]:
+    """Divide samples between items: one for each of the first, and all that are left for the last."""
+    counts = [int(place < samples) for place in range(items)]
+    return deque([*counts[:-1], samples - sum(counts[:-1])] if items else [])

@@ -42,18 +42,21 @@ class ItemsOfRows:
     ----------
     groups : Groups or None
         The rows by the name of their item; None if the reports list no items by such a name.
+    keys : bool
+        Whether the items are named by keys, because each was a sample of another dataset.
     """
 
     def __init__(self, one: PackedInput, rows: IntArray | None = None) -> None:
         self._one = one
         self._listed = next(iter(one.report(ITEMS_NAME)), None) is not None
         self.groups: Groups | None = None
+        self.keys = False
         # If the dataset was built from a packed one, each sample was an item, named by its key.
         for name in ("source", "key"):
             if name in one.manifest.schema:
                 groups = read_groups(one.path, name, rows)
                 if not self._listed or self._lists(TextSet(groups.names)):
-                    self.groups = groups
+                    self.groups, self.keys = groups, name == "key" and self._listed
                     break
 
     def _lists(self, names: Container[str]) -> bool:

@@ -94,6 +94,21 @@ def test_reports_stay_and_items_count_the_new_samples(frames: Path, tmp_path: Pa
     assert generation.recipe["inputs"][0]["digest"] == Layout(tmp_path / "frames").load().digest
 
 
+def test_reports_of_items_that_were_samples_come_back(frames: Path, tmp_path: Path) -> None:
+    build(frames, tmp_path / "faces")
+    packer.build(tmp_path / "faces", tmp_path / "frames", size=24, also_resample="area", **QUIET)
+    convert(tmp_path / "frames", tmp_path / "tracks", "track")
+    tracks = read_jsonl(file_of(tmp_path / "tracks", "items.jsonl"))
+    assert [sum(int(line["samples"]) for line in tracks if line["item"].startswith(f"{n:08d}")) for n in (0, 1)] == [
+        2,
+        2,
+    ]
+    convert(tmp_path / "tracks", tmp_path / "back", "frame")
+    for name in ("items.jsonl", "rejects.jsonl"):
+        old, new = (file_of(tmp_path / root, name).read_bytes() for root in ("frames", "back"))
+        assert new == old
+
+
 def test_lossy_encodings_keep_everything_but_the_pixels(frames: Path, tmp_path: Path) -> None:
     before = build(frames, tmp_path / "frames")
     convert(tmp_path / "frames", tmp_path / "tracks", "track", quality=10)
