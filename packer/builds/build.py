@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, overload
+from urllib.parse import urlsplit
 
 from packer.assembly.plan import LABELS
 from packer.builds.estimate import Estimate, estimate
@@ -32,12 +33,12 @@ from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about
 from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
-from packer.workspace.remote import RemoteFiles, check_places
+from packer.workspace.remote import DEFAULT_WORK, RemoteFiles, check_places
 from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import UsageError
-from shardspec.layout import BUILD_FOLDER, Layout, is_url
+from shardspec.layout import Layout, is_url
 from shardspec.stores import Hub, Store, check_sendable, names_store, writable_store
-from shardspec.wording import program
+from shardspec.wording import program, shorten
 
 _OF_IMAGES = (
     "preset",
@@ -442,7 +443,7 @@ def _remote_work(out: Store, options: BuildOptions) -> str | None:
     """Return the URL of the workspace, or None if it is a local folder."""
     if options.work is not None:
         return options.work if names_store(options.work) else None
-    return f"{out.url}/{BUILD_FOLDER}/work" if ENGINES[options.engine].many_hosts else None
+    return f"{out.url}/{DEFAULT_WORK}" if ENGINES[options.engine].many_hosts else None
 
 
 def _open_remote(
@@ -456,9 +457,12 @@ def _open_remote(
         If objects cannot be written there, or if the place is that of the source.
     """
     check_sendable(options or {})
-    work = writable_store(url, options)
-    if not isinstance(work, Store):
-        raise UsageError(option="work", expected="a folder, s3://, gs:// or az://", found=url)
+    scheme = urlsplit(out.url).scheme
+    work = writable_store(url, options) if urlsplit(url).scheme == scheme else None
+    if not isinstance(work, Store):  # workers have the options of one store
+        raise UsageError(
+            option="work", expected=f"a folder, or a URL of the output's store, {scheme}://", found=shorten(url)
+        )
     check_places(work, out, source)
     return RemoteFiles(work, out, scratch=scratch)
 

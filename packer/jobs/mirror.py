@@ -186,7 +186,7 @@ class RemoteMirror:
         if self._space.reasons.exists():
             self._store.put(REJECTS_NAME, self._space.reasons)
             kept.add(REJECTS_NAME)
-        found = [one.name for one in self._store.list() if _OURS.match(one.name)]
+        found = [one.name for one in self._store.list() if is_ours(one.name)]
         self._store.delete([PLAN_NAME] if PLAN_NAME in found else [])
         self._store.delete([name for name in found if name not in kept and name != PLAN_NAME])
         self._lease.remove()
@@ -255,16 +255,14 @@ def _join_journal(store: Store, found: Mapping[str, int], path: Path) -> tuple[i
 
 
 def check_place(store: Store) -> None:
-    """Check that a place can hold a workspace, before any work.
+    """Check that a place holds nothing except a workspace.
 
     Raises
     ------
-    StoreError
-        If objects cannot be written there or deleted.
     UsageError
         If it has other objects.
     """
-    strange = [one.name for one in store.list() if one.name and not _OURS.match(one.name)]
+    strange = [one.name for one in store.list() if one.name and not is_ours(one.name)]
     if strange:
         raise UsageError(
             place=store.url,
@@ -272,8 +270,23 @@ def check_place(store: Store) -> None:
             found=f"other objects ({list_some(strange)})",
             hint="choose another place for --work",
         )
+
+
+def check_writable(store: Store) -> None:
+    """Check that objects can be written to a workspace's place and deleted, before any work.
+
+    Raises
+    ------
+    StoreError
+        If they cannot.
+    """
     store.put(_PROBE, b"")
     store.delete([_PROBE])
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a workspace may hold an object of this name."""
+    return _OURS.match(name) is not None
 
 
 class _StoredLease:

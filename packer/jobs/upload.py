@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.assembly.shard import published_shard
-from packer.jobs.mirror import check_place
+from packer.jobs.mirror import check_place, check_writable, is_ours
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.transfers import Transfers
 from packer.workspace import Workspace
 from packer.workspace.card import is_generated, make_card
 from packer.workspace.durable import read_record, write_record
 from packer.workspace.folder import remove_shards
-from packer.workspace.remote import RemoteFiles
+from packer.workspace.remote import DEFAULT_WORK, RemoteFiles
 from packer.workspace.shared_files import host
 from shardspec.entries import CARD_NAME, FileEntry, Shard, strip_tag
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
 from shardspec.formats import get_format
-from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, REJECTS_NAME, Layout
+from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, PLAN_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.stores import Store
+from shardspec.stores import Store, names_store
 from shardspec.wording import list_some
 
 _MARK = f"{BUILD_FOLDER}/upload.json"
@@ -92,9 +92,13 @@ class Upload:
         self.work = work
         self.manifest: Manifest | None = None
         self._sizes: dict[str, int] = {}
+        self._left: list[str] = []
         self._look()
         if work is not None:
-            check_place(Store(work.work.url, options, patience_s=_PROBE_S))
+            place = Store(work.work.url, options, patience_s=_PROBE_S)
+            check_place(place)
+            if self.manifest is None:  # the credentials of a finished dataset may only read
+                check_writable(place)
 
     def check(self, space: Workspace, overwrite: bool) -> None:
         """Check that the place holds nothing except a dataset, and no unfinished upload of another workspace.
@@ -109,14 +113,19 @@ class Upload:
         if self.work is not None:
             del here["host"]  # any host may resume it
         strange = {name: mark.get(name) for name in here} != here and mark.get("id") != self._state(space).get("id")
+        self._left = self._find_workspaces(mark)
         if mark and strange and not overwrite:
+            found, how = f"one that host {mark.get('host')} uploads from {mark.get('work')}", "resume its build there"
+            if names_store(str(mark.get("work"))):
+                found, how = f"one whose workspace is {mark['work']}", "repeat its command to resume it"
             raise UsageError(
                 place=self.url,
                 expected="a place without an unfinished dataset",
-                found=f"one that host {mark.get('host')} uploads from {mark.get('work')}",
-                hint="resume its build there, choose another place, or discard it with `overwrite`",
+                found=found,
+                hint=f"{how}, choose another place, or discard it with `overwrite`",
             )
-        others = [name for name in self._find_others() if not (mark and _is_ours(name))]
+        known = set(self._left)
+        others = [name for name in self._find_others() if name not in known and not (mark and _is_ours(name))]
         if others:
             raise UsageError(
                 place=self.url,
@@ -139,6 +148,10 @@ class Upload:
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
         self._store.put(_MARK, json.dumps({"id": state["id"], **self._describe(space)}).encode())
+        plans = [name for name in self._left if name.endswith(f"/{PLAN_NAME}")]
+        for names in (plans, [name for name in self._left if name not in plans]):  # without a plan, no job is resumed
+            self._store.delete(names)
+        self._sizes = {name: size for name, size in self._sizes.items() if name not in set(self._left)}
 
     def place(self, published: Path) -> Shard | None:
         """Upload the remaining files of a published shard in the background, and return the shard's manifest entry.
@@ -264,6 +277,16 @@ class Upload:
         """Return the sizes of all objects but those of the workspace, which may be below the dataset's place."""
         below = None if self.work is None else f"{self.work.work.url}/".removeprefix(f"{self.url}/")
         return {one.name: one.bytes for one in self._store.list() if below is None or not one.name.startswith(below)}
+
+    def _find_workspaces(self, mark: Mapping[str, Any]) -> list[str]:
+        """Return the names of the objects below the dataset's place that other builds left in their workspaces."""
+        places = {self._store.place(DEFAULT_WORK), str(mark.get("work"))}
+        starts = [f"{place.removeprefix(f'{self.url}/')}/" for place in places if place.startswith(f"{self.url}/")]
+        return [
+            name
+            for name in self._sizes
+            if any(name.startswith(start) and is_ours(name.removeprefix(start)) for start in starts)
+        ]
 
     def _find_others(self) -> list[str]:
         """Return the names of objects that belong neither to the dataset nor to the mark."""

@@ -8,7 +8,6 @@ names, so an object is never replaced by a late worker: the coordinating process
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from packer.workspace.paths import RECORD_NAME, temporary_path
 from shardspec.entries import Shard
 from shardspec.errors import BuildError, UsageError
+from shardspec.layout import BUILD_FOLDER
 from shardspec.wording import shorten
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 REMOTE = "PACKER_REMOTE"
 """Environment variable with the URLs of a worker's `RemoteFiles`."""
+
+DEFAULT_WORK = f"{BUILD_FOLDER}/work"
+"""Name of a workspace below the dataset's place, if no other place is chosen for it."""
 
 _PIECE = re.compile(r"parts/([0-9a-f]+)/[0-9]+/part-([0-9]+)\.[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{8}\Z")
 """Key of the plan and number of the task in the name of a piece (`packer.assembly.piece_places`)."""
@@ -93,15 +96,19 @@ class RemoteFiles:
         path.unlink()
 
     def settle(self, root: Path, path: Path) -> None:
-        """Replace a file by the object with its name. If there is none, the file becomes the object."""
+        """Replace a file by the object with its name. If there is none, the file becomes the object.
+
+        Then the object is read too, because another process may have replaced it at the same moment.
+        """
         name = name_of(root, path)
-        with suppress(FileNotFoundError):
+        try:
             data = self.work.read(name, _SMALL_BYTES)
-            attempt = temporary_path(path)
-            attempt.write_bytes(data)
-            attempt.replace(path)
-            return
-        self.work.put(name, path)
+        except FileNotFoundError:
+            self.work.put(name, path)
+            data = self.work.read(name, _SMALL_BYTES)
+        attempt = temporary_path(path)
+        attempt.write_bytes(data)
+        attempt.replace(path)
 
     def read(self, name: str, span: tuple[int, int]) -> bytes:
         """Return a part of a piece.
@@ -128,7 +135,7 @@ class RemoteFiles:
         self.work.put(name_of(root, published / RECORD_NAME), published / RECORD_NAME)
 
     def add_pieces(self, names: Iterable[str], key: str) -> None:
-        """Record the finished pieces of a plan among some objects, of several of one task the first."""
+        """Record the finished pieces of a plan among some objects: of each task, the one with the smallest name."""
         for name in sorted(names, reverse=True):
             found = _PIECE.match(name)
             if found is not None and found[1] == key:

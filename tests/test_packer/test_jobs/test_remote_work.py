@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from support.builds import QUIET, TESTS, write_images
@@ -29,6 +29,7 @@ from packer.workspace.remote import RemoteFiles
 from shardspec.errors import (
     BuildError,
     BuildLockedError,
+    ObjectDeniedError,
     ResumeMismatchError,
     ShardspecError,
     TooManyRejectsError,
@@ -330,6 +331,9 @@ def test_wrong_places_are_refused_before_any_work(
         packer.build(here.url("raw"), url, work=here.url("raw/work"), **QUIET)
     with raises(UsageError, option="work"):
         packer.build(source, here.url("wrong/out"), work=url, **QUIET)
+    for other in ("gs://data/work", "hf://datasets/me/work", "https://example.org/work"):
+        with raises(UsageError, option="work", found=repr(other)):
+            packer.build(source, url, work=other, **QUIET)
     here.fail({"match": "PUT .*wrong-work", "kind": "403", "times": FOREVER})
     assert main(["build", str(source), url, "--work", work]) == 1
     said = capsys.readouterr().err
@@ -337,3 +341,61 @@ def test_wrong_places_are_refused_before_any_work(
     assert "packing" not in said
     assert here.objects("wrong") == {}
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("below", [".build/work", "mine"])
+def test_an_unfinished_build_with_another_workspace_is_refused_and_overwritten(
+    here: StoreServer, source: Path, local: dict[str, bytes], tmp_path: Path, below: str
+) -> None:
+    name = f"ways-{below[-4:]}"
+    url, work = here.url(name), here.url(f"{name}/{below}")
+    options = {**SETTINGS, "label_from": "folder", **QUIET}
+    here.fail({"match": "PUT .*shard-", "kind": "403", "times": FOREVER})
+    with pytest.raises(ShardspecError, match="credentials"):
+        packer.build(source, url, work=work, **options)
+    here.fail()
+    before = here.objects(name)
+    assert any("/part-" in one for one in before)
+    with raises(UsageError, place=url, found=f"one whose workspace is {work}"):
+        packer.build(source, url, work="there", **options)
+    assert here.objects(name) == before
+    packer.build(source, url, work="there", overwrite=True, **options)
+    assert download(url, tmp_path / "back") == local
+    assert here.objects(name).keys() == local.keys()
+
+
+def test_reasons_in_a_store_do_not_keep_other_builds_out(here: StoreServer, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.png").write_bytes(b"no image")
+    url = here.url("reasons")
+    with pytest.raises(TooManyRejectsError):
+        packer.build(tmp_path / "bad", url, work=f"{url}/.build/work", **QUIET)
+    assert here.objects("reasons").keys() == {".build/work/rejects.jsonl"}
+    here.put("reasons/.build/work/notes.txt", b"keep")
+    with raises(UsageError, place=url, found="other objects (.build/work/notes.txt)"):
+        packer.build(source, url, work="there", overwrite=True, **SETTINGS, **QUIET)
+    Store(url).delete([".build/work/notes.txt"])
+    packer.build(source, url, work="there", **SETTINGS, **QUIET)
+    assert not [name for name in here.objects("reasons") if name.startswith(".build")]
+
+
+def test_a_finished_build_needs_no_permission_to_write(here: StoreServer, source: Path) -> None:
+    url, work = here.url("read-only"), here.url("read-only-work")
+    packer.build(source, url, work=work, **SETTINGS, **QUIET)
+    here.fail({"match": "^(PUT|POST|DELETE) ", "kind": "403", "times": FOREVER})
+    assert packer.build(source, url, work=work, **SETTINGS, **QUIET).found_finished
+    with raises(ObjectDeniedError):
+        packer.build(source, url, work=work, overwrite=True, **SETTINGS, **QUIET)
+
+
+def test_the_first_of_two_machines_is_recorded_once(here: StoreServer, tmp_path: Path) -> None:
+    class Contested(Store):
+        def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
+            super().put(name, content)
+            super().put(name, b"other")
+
+    path = tmp_path / "parts/machine.json"
+    path.parent.mkdir()
+    path.write_bytes(b"mine")
+    RemoteFiles(Contested(here.url("machines")), Store(here.url("machines-out"))).settle(tmp_path, path)
+    assert path.read_bytes() == b"other"
