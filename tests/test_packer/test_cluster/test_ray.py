@@ -288,6 +288,8 @@ def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
                     time.sleep(rng.uniform(2, 8))
                     with suppress(IndexError):  # the build has ended, or a worker has at this moment
                         getattr(Faults(run, scratch), fault)(rng)
+                if len(ray.raylets()) < 2:
+                    scratch.start_nodes()  # all were lost, and the build waits for one to join
                 run.end()
             for node in ray.raylets()[1:]:
                 scratch.free(node)
