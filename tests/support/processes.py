@@ -25,8 +25,8 @@ def wait_for(what: str, look: Callable[[], T], pause_s: float = 0.002, patience_
 
 
 def kill(*processes: int) -> None:
-    """Kill processes. One that has ended meanwhile is no error."""
-    for process in processes:
+    """Kill processes. One that has ended meanwhile, or whose number is 0, is no error."""
+    for process in filter(None, processes):  # 0 would be all of our own process group
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
