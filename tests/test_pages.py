@@ -21,7 +21,7 @@ TESTED_ELSEWHERE = {
 CONTINUED = {"docs/start/first_training.md": "docs/start/first_dataset.md"}
 """Pages that begin where another one ends."""
 
-NOT_RUN = 22
+NOT_RUN = 24
 """Blocks that need a GPU, Slurm, the network, an account or a person."""
 
 PAGES = {

@@ -248,7 +248,7 @@ class PlanRecord:
 
 
 class WorkPlan(Protocol):
-    """What engines need of a plan (`packer.jobs.stages.Workers`)."""
+    """The part of a plan that engines need (`packer.jobs.stages.Workers`)."""
 
     @property
     def settings(self) -> JobSettings:

@@ -1,5 +1,6 @@
 """The files that a source is listed from: those of this machine, and of stores (`packer.sources.stores.files`)."""
 
+import errno
 import glob
 import os
 import stat
@@ -12,7 +13,7 @@ from packer.workspace.shared_files import Entry, is_on_network, scan
 
 
 class FileState(Protocol):
-    """What is known of a file without reading it, with the names of `os.stat_result`."""
+    """State of a file that is known without reading it, with the names of `os.stat_result`."""
 
     @property
     def st_mode(self) -> int: ...
@@ -66,8 +67,16 @@ class LocalFiles:
         return is_on_network(folder)
 
     def exists(self, path: str | Path) -> bool:
-        """Return whether there is a file or a folder, or a link to one."""
-        return bool(self._mode(path))
+        """Return whether there is a file or a folder, or a link to one; `OSError` if it cannot be examined."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return False
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # a link that leads nowhere, too
+                raise
+            return False
+        return True
 
     def lexists(self, path: str | Path) -> bool:
         """Return whether there is a file, a folder or a link, even if the link leads nowhere."""

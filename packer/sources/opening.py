@@ -88,7 +88,7 @@ def _open_path(path: Path, out: Path, recipe: Recipe, files: LocalFiles) -> Sour
     """Return the source for a path, which may stand for a URL."""
     if files.is_folder(path):
         return _open_folder(path, out, recipe, files)
-    if not files.exists(path) and is_pattern(str(path)):
+    if not files.lexists(path) and is_pattern(str(path)):
         _check_options(recipe, "archives")
         return open_pattern(str(path), recipe, files)
     if not files.exists(path):

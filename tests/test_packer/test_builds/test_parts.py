@@ -63,7 +63,7 @@ def test_a_build_on_a_network_file_system_gives_the_same_bytes(
     mixed: Path, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are listed and parts opened in several threads."""
-    for place in ("sources.base", "sources.folders.walk", "workspace.shared_files"):
+    for place in ("sources.files", "workspace.shared_files"):
         monkeypatch.setattr(f"packer.{place}.is_on_network", lambda _: True)
     options: dict[str, Any] = {"size": 32, "every": 6, "label_from": "folder", "shard_size": "30kB"}
     packer.build(mixed, tmp_path / "out", engine="inline", **options)

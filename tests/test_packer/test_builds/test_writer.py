@@ -542,7 +542,7 @@ def test_the_types_are_those_of_rows(tmp_path_factory: pytest.TempPathFactory, r
     folder = tmp_path_factory.mktemp("rows")
     rows = [{**row, "image": np.full((2, 2, 3), number, np.uint8)} for number, row in enumerate(rows)]
     write(folder / "out", rows, encode="png")
-    packer.build(rows, folder / "built", encode="png", engine="inline", progress=False)
+    packer.build(rows, folder / "built", text=["note"], encode="png", engine="inline", progress=False)
     out, built = (open_dataset(folder / name).schema for name in ("out", "built"))
     assert list(out) == [field for field in built if field.name not in ("source", "frame", "time", "frame_position")]
     for found, expected in zip(read_samples(folder / "out"), read_samples(folder / "built"), strict=True):
