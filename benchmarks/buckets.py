@@ -194,7 +194,7 @@ ARMS: dict[str, Callable[..., Batches]] = {
 
 
 def epochs_of(arm: Batches, images: int) -> dict[str, list[float]]:
-    """What epochs consist of: images that are missing, that come again, and the share of samples in short batches."""
+    """Count the images of epochs that are missing or come again, and the share of samples in short batches."""
     found: dict[str, list[float]] = {"missing": [], "repeated": [], "in_short_batches": [], "shapes": []}
     for epoch in range(EPOCHS):
         seen, short, shapes = Counter[int](), 0, set()

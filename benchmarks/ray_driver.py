@@ -1,17 +1,17 @@
-"""Cost of the process that coordinates a Ray cluster: units that do nothing, and the rest of a build beside its workers.
+"""Cost of the process that coordinates a Ray cluster: idle units, and the part of a build that is not its workers'.
 
     python -m benchmarks.ray_driver [--units 10000 100000 1000000] [--workers 16] [--build SOURCE --rounds 3]
 
 Starts a head and two nodes with two cores in a network namespace of this machine (``tests/support/ray_cluster.py``).
 
-*Units.* Real actors, in which another engine stands in for the worker processes: it reports an item and the end of each unit
-at once. So everything else is real: the schedule, the counts, the journal, Ray, and the calls between this process and
-the actors. *CPU* is that of the coordinating process with all threads of Ray in it, without the start. Memory is the
+*Units.* Real actors, in which another engine stands in for the worker processes: it reports an item and the end of each
+unit at once. So everything else is real: the schedule, the counts, the journal, Ray, and the calls between this process
+and the actors. *CPU* is that of the coordinating process with all threads of Ray in it, without the start. Memory is the
 largest anonymous memory of the process.
 
-*Build.* ``packer build SOURCE --preset faces`` with `--every`, on the two nodes and with as many local workers, in turns. The CPU time
-of all processes is read from ``/proc``; those of Ray count from the start of the build on. *Other* is the share of
-everything but worker and detector processes.
+*Build.* ``packer build SOURCE --preset faces`` with `--every`, on the two nodes and with as many local workers, in turns.
+The CPU time of all processes is read from ``/proc``; those of Ray count from the start of the build on. *Other* is the
+share of everything but worker and detector processes.
 """
 
 import argparse

@@ -95,7 +95,7 @@ def test_the_first_page_links_to_every_other() -> None:
 def test_the_overview_of_a_package_names_what_exists(package: str) -> None:
     """Files and folders by the end of their path, and names by the words of the code."""
     text = (REPOSITORY / package / "README.md").read_text("utf-8")
-    text = re.sub(r"^## What lies in OUT.*?(?=^## )|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^## Files in OUT.*?(?=^## )|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     roots = [REPOSITORY / name for name in ("packer", "readers", "shardspec", "tests", "docs")]
     files = [path for root in roots for path in root.rglob("*") if path.suffix in (".py", ".md")]
     places = {f"/{path.relative_to(REPOSITORY).as_posix()}" for path in files}

@@ -28,7 +28,7 @@ FUNCTIONS: Mapping[str, ImportTarget] = {
 """Built-in functions, by name."""
 
 NEEDS_FRAMES = "measures take images: pack frames (--sample frame)"
-"""What to do with a dataset of videos."""
+"""Hint for a dataset of videos."""
 
 Values = Mapping[str, Any]
 
