@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from packer.assembly.plan import LABELS
 from packer.builds.estimate import Estimate, estimate
-from packer.builds.job import BuildJob
+from packer.builds.job import BuildJob, BuildRequest
 from packer.builds.pieces.share import Share, ShareResult, ShareTerms, pack_share
 from packer.builds.planning.listing import list_items
 from packer.builds.provenance import describe_runtime
@@ -23,7 +23,6 @@ from packer.jobs.upload import Upload
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import unread_options
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refuse_main
-from packer.recipe.fields import Declaration
 from packer.recipe.keywords import BuildKeywords, DetectKeywords
 from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
 from packer.sources.base import Source
@@ -141,25 +140,23 @@ def build(
     part = None if share is None else Share.parse(share)
     with sharing_settings(storage_options, out):
         call = _resolve(source, out, recipe, dict(options), storage_options)
-        opened, target, store, remote, chosen, how, functions = call
-        for step in chosen.chain:
-            refuse_main(step.use, how.engine)
-        check_steps(chosen, functions)
-        if ENGINES[how.engine].many_hosts:
-            check_reachable(how.ray_address)
+        for step in call.recipe.chain:
+            refuse_main(step.use, call.options.engine)
+        check_steps(call.recipe, call.functions)
+        if ENGINES[call.options.engine].many_hosts:
+            check_reachable(call.options.ray_address)
         if part is not None:
-            _check_sharing(how, store)
-            origin = _name_source(source)
+            _check_sharing(call)
             listener = listener_of(progress)
 
             def make_plan() -> tuple[BuildJob, tuple[str, ...]]:
-                planned = plan_build(opened, target, chosen, how, listener, functions)
+                planned = plan_build(call, listener)
                 assert not isinstance(planned, BuildResult)  # returned only for updates
                 return planned[:2]
 
-            return pack_share(ShareTerms(part, origin, chosen, how, functions, make_plan), target, listener)
-        upload = None if store is None else Upload(store.url, storage_options, remote)
-        return run_build(opened, target, chosen, how, progress, functions, upload=upload)
+            return pack_share(ShareTerms(part, _name_source(source), call, make_plan), listener)
+        upload = None if call.store is None else Upload(call.store.url, storage_options, call.remote)
+        return run_build(call, progress, upload)
 
 
 @overload
@@ -234,32 +231,21 @@ def detect(
     return build(source, out, share=share, storage_options=storage_options, progress=progress, **chosen)
 
 
-def run_build(
-    source: Source,
-    out: Path,
-    recipe: Recipe,
-    options: BuildOptions,
-    progress: bool | ProgressListener,
-    functions: Mapping[str, Step] | None = None,
-    declaration: Declaration | None = None,
-    upload: Upload | None = None,
-) -> BuildResult:
+def run_build(request: BuildRequest, progress: bool | ProgressListener, upload: Upload | None = None) -> BuildResult:
     """List the items of a source and pack them (see `build`).
 
     Parameters
     ----------
-    functions, declaration
-        See `packer.builds.job.BuildJob`.
     upload
         See `packer.jobs.job.Job`.
     """
     listener = listener_of(progress)
-    planned = plan_build(source, out, recipe, options, listener, functions, declaration)
+    planned = plan_build(request, listener)
     if isinstance(planned, BuildResult):
-        planned = _described(planned, out, options, upload)
-        check_rejects(planned, options)
+        planned = _described(planned, request.out, request.options, upload)
+        check_rejects(planned, request.options)
         return planned
-    return finish_build(*planned, out, options, listener, upload)
+    return finish_build(*planned, request.out, request.options, listener, upload)
 
 
 def finish_build(
@@ -306,13 +292,7 @@ def _described(result: BuildResult, out: Path, options: BuildOptions, upload: Up
 
 
 def plan_build(
-    source: Source,
-    out: Path,
-    recipe: Recipe,
-    options: BuildOptions,
-    listener: ProgressListener,
-    functions: Mapping[str, Step] | None = None,
-    declaration: Declaration | None = None,
+    request: BuildRequest, listener: ProgressListener
 ) -> tuple[BuildJob, tuple[str, ...], UpdateCounts | None] | BuildResult:
     """List the items of a source, and plan the build.
 
@@ -325,8 +305,9 @@ def plan_build(
         In an update, how the source compares with the dataset. If the dataset is up to date, the result is returned
         instead of these three values.
     """
-    listing = list_items(source, recipe, listener)
-    runtime = describe_runtime(recipe, declared=declaration is not None)
+    recipe, options, out = request.recipe, request.options, request.out
+    listing = list_items(request.source, recipe, listener)
+    runtime = describe_runtime(recipe, declared=request.declaration is not None)
     notes = tuple(listing.notes)
     layout, comparison = Layout(out), None
     if options.grows:
@@ -339,12 +320,13 @@ def plan_build(
             clear_addition(Workspace(layout.build), listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
-        job = BuildJob.of_listing(recipe, runtime, listing, options, functions, declaration, comparison)
+        job = BuildJob.of_listing(request, runtime, listing, comparison)
     return job, notes, None if comparison is None else comparison.growth
 
 
-def _check_sharing(options: BuildOptions, store: Store | None) -> None:
+def _check_sharing(request: BuildRequest) -> None:
     """Check the options of a build of one share."""
+    options, store = request.options, request.store
     given = {
         "update": options.update,
         "retry_rejects": options.retry_rejects is not False,
@@ -397,8 +379,7 @@ def dry_run(
         If the call is invalid.
     """
     with sharing_settings(storage_options, out):
-        opened, target, _, _, chosen, how, functions = _resolve(source, out, recipe, dict(options), storage_options)
-        return estimate(opened, target, chosen, how, functions, listener_of(progress))
+        return estimate(_resolve(source, out, recipe, dict(options), storage_options), listener_of(progress))
 
 
 def _resolve(
@@ -407,8 +388,8 @@ def _resolve(
     recipe: Recipe | None,
     options: dict[str, Any],
     storage_options: Mapping[str, Any] | None = None,
-) -> tuple[Source, Path, Store | None, RemoteFiles | None, Recipe, BuildOptions, Mapping[str, Step]]:
-    """Resolve source, folder, stores, recipe, options and functions of a call."""
+) -> BuildRequest:
+    """Open the source and the places of a call, and resolve its options."""
     remote = None
     recipe, how, functions = resolve_options(recipe, options)
     store = writable_store(out, storage_options)
@@ -436,7 +417,7 @@ def _resolve(
         remote, target = _open_remote(url, source, store, storage_options, scratch), scratch.path / "dataset"
     else:
         target = output_folder(f"{store.url.rpartition('/')[2]}.work" if how.work is None else how.work, "work")
-    return open_source(source, target, recipe), target, store, remote, recipe, how, functions
+    return BuildRequest(open_source(source, target, recipe), target, recipe, how, functions, store=store, remote=remote)
 
 
 def _remote_work(out: Store, options: BuildOptions) -> str | None:

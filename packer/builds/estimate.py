@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packer.assembly.piece import Piece, count_columns
+from packer.builds.job import BuildRequest
 from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
@@ -22,8 +23,7 @@ from packer.jobs.progress import ProgressListener, Stage, counted_stage
 from packer.jobs.result import Result
 from packer.recipe import Recipe
 from packer.recipe.engines import count_workers, has_core_to_spare
-from packer.recipe.options import BuildOptions
-from packer.sources.base import Listing, Source
+from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item, sum_lines
 from packer.steps.chain import Step, StepResources, check_steps
 from packer.workspace import Workspace
@@ -120,26 +120,12 @@ class Estimate(Result):
         )
 
 
-def estimate(
-    source: Source,
-    out: Path,
-    recipe: Recipe,
-    options: BuildOptions,
-    functions: Mapping[str, Step],
-    listener: ProgressListener,
-) -> Estimate:
-    """Plan a build, and pack a few items into a temporary folder. Nothing is written to `out`.
-
-    Parameters
-    ----------
-    source, out, recipe, options
-        See `packer.build`.
-    functions : dict of str to callable
-        Steps passed as Python functions, by their names in the recipe.
-    """
+def estimate(request: BuildRequest, listener: ProgressListener) -> Estimate:
+    """Plan a build, and pack a few items into a temporary folder. Nothing is written to `request.out`."""
+    out, recipe, options, functions = request.out, request.recipe, request.options, request.functions
     check_steps(recipe, functions)
     refuse_files(out)
-    listing = list_items(source, recipe, listener)
+    listing = list_items(request.source, recipe, listener)
     runtime = describe_runtime(recipe)
     layout = Layout(out)
     comparison = compare(layout, committed(layout), listing, recipe, runtime, options) if options.grows else None

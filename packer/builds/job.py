@@ -3,9 +3,10 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Self
 
 from packer.assembly.piece_places import PiecePlaces
@@ -22,16 +23,46 @@ from packer.recipe import Recipe
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, has_core_to_spare
 from packer.recipe.fields import Declaration
 from packer.recipe.options import BuildOptions
-from packer.sources.base import Listing
+from packer.sources.base import Listing, Source
 from packer.sources.item import PACKED_ROW, Item
 from packer.steps.chain import Step, StepResources
 from packer.workspace import Workspace, read_lines
 from packer.workspace.disk_list import Reiterable
+from packer.workspace.remote import RemoteFiles
 from shardspec.entries import About
 from shardspec.errors import UsageError
 from shardspec.layout import ITEMS_NAME, Layout
 from shardspec.manifest import Manifest
+from shardspec.stores import Store
 from shardspec.wording import list_some
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """Arguments of a build: its source is opened, and its options are resolved.
+
+    Attributes
+    ----------
+    out : Path
+        The folder of the dataset, or that of the workspace if the dataset belongs into a store.
+    functions : dict of str to callable
+        Steps passed as Python functions, by their names in the recipe.
+    declaration : Declaration, optional
+        The declared fields, for a recipe whose only step is a function from an input to samples.
+    store : Store, optional
+        The place of the dataset, if it is not the folder.
+    remote : RemoteFiles, optional
+        The workspace, if it is in a store, too.
+    """
+
+    source: Source
+    out: Path
+    recipe: Recipe
+    options: BuildOptions
+    functions: Mapping[str, Step] = field(default_factory=dict)
+    declaration: Declaration | None = None
+    store: Store | None = None
+    remote: RemoteFiles | None = None
 
 
 class BuildJob:
@@ -98,12 +129,9 @@ class BuildJob:
     @classmethod
     def of_listing(
         cls,
-        recipe: Recipe,
+        request: BuildRequest,
         runtime: Mapping[str, Any],
         listing: Listing,
-        options: BuildOptions,
-        functions: Mapping[str, Step] | None = None,
-        declaration: Declaration | None = None,
         comparison: UpdatePlan | None = None,
     ) -> Self:
         """Plan the items of a listing.
@@ -112,25 +140,23 @@ class BuildJob:
         ----------
         runtime : mapping
             See `packer.builds.provenance.describe_runtime`.
-        declaration : Declaration, optional
-            The declared fields, for a recipe whose only step is a function from an input to samples.
-        functions, comparison
+        comparison
             See the class.
         """
-        declared = None if declaration is None else declaration.to_json()
+        declared = None if request.declaration is None else request.declaration.to_json()
         base = "" if comparison is None else comparison.base.digest
         gone = "" if comparison is None else comparison.gone_digest
-        plan, lines = make_plan(recipe, runtime, listing, declared, base, gone)
+        plan, lines = make_plan(request.recipe, runtime, listing, declared, base, gone)
         about = listing.about if comparison is None else comparison.base.about
         from_packed = any(PACKED_ROW in item.columns for item in islice(listing.items, 1))
         return cls(
             plan,
             lines,
-            options,
-            recipe,
+            request.options,
+            request.recipe,
             about=about,
             from_packed=from_packed,
-            functions=functions,
+            functions=request.functions,
             comparison=comparison,
         )
 

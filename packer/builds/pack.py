@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.builds.build import run_build
+from packer.builds.job import BuildRequest
 from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener
 from packer.recipe import Recipe, StepSpec
@@ -104,7 +105,8 @@ def pack(
         raise UsageError(option="inputs", expected="a list or another iterable of inputs", found=shorten(inputs))
     source = InputsSource(list(inputs), classes)
     functions: dict[str, Any] = {name: called} if inline else {}
-    return run_build(source, output_folder(out), recipe, options, progress, functions, declaration)
+    request = BuildRequest(source, output_folder(out), recipe, options, functions, declaration)
+    return run_build(request, progress)
 
 
 def image_of(recipe: Recipe, fields: Mapping[str, Any] | None) -> Image:

@@ -8,14 +8,14 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from packer.assembly.piece_places import PiecePlaces, open_piece
-from packer.builds.job import BuildJob
+from packer.builds.job import BuildJob, BuildRequest
 from packer.builds.pieces.folder import PieceFolder
 from packer.builds.planning.plan import ItemLines
 from packer.builds.provenance import describe_runtime
@@ -25,9 +25,6 @@ from packer.jobs.progress import ProgressListener
 from packer.jobs.result import Result
 from packer.jobs.stages import Workers, run_tasks
 from packer.jobs.start import JobStart
-from packer.recipe import Recipe
-from packer.recipe.options import BuildOptions
-from packer.steps.chain import Step
 from packer.workspace import Workspace
 from packer.workspace.durable import fsync_folder, writing
 from packer.workspace.folder import committed, locked, refuse_files
@@ -127,17 +124,14 @@ class ShareTerms(NamedTuple):
     ----------
     source : str or None
         The source as given; None if it is not a path, so that each process must list it.
-    functions : dict of str to callable
-        Steps passed as Python functions, by their names in the recipe.
+    request : BuildRequest
     make_plan : callable
         Lists the source. Returns the build, and notes for the user.
     """
 
     share: Share
     source: str | None
-    recipe: Recipe
-    options: BuildOptions
-    functions: Mapping[str, Step]
+    request: BuildRequest
     make_plan: Callable[[], tuple[BuildJob, tuple[str, ...]]]
 
     def to_json(self, job: BuildJob) -> dict[str, Any]:
@@ -147,8 +141,9 @@ class ShareTerms(NamedTuple):
 
     def options_of_merge(self) -> dict[str, Any]:
         """Return the options of the build that the plan does not have, as JSON."""
-        options = {"on_error": self.options.on_error, "max_rejects": self.options.max_rejects, **self.options.about}
-        found: dict[str, Any] = json.loads(json.dumps(options))
+        options = self.request.options
+        chosen = {"on_error": options.on_error, "max_rejects": options.max_rejects, **options.about}
+        found: dict[str, Any] = json.loads(json.dumps(chosen))
         return found
 
     def check_options(self, found: PieceFolder) -> None:
@@ -163,7 +158,7 @@ class ShareTerms(NamedTuple):
             raise _mismatch("; ".join(changes), found.path)
 
 
-def pack_share(terms: ShareTerms, out: Path, listener: ProgressListener) -> ShareResult:
+def pack_share(terms: ShareTerms, listener: ProgressListener) -> ShareResult:
     """Pack the unfinished tasks of a share.
 
     Raises
@@ -175,8 +170,8 @@ def pack_share(terms: ShareTerms, out: Path, listener: ProgressListener) -> Shar
     BuildError
         If the build cannot continue.
     """
+    share, options, out = terms.share, terms.request.options, terms.request.out
     refuse_files(out)
-    share, options = terms.share, terms.options
     job, notes = _find_plan(terms, out, listener.on_message) or _check_plan(terms, out)
     job.settings = replace(job.settings, target="pieces")
     space = Workspace(out / BUILD_FOLDER).of_plan(job.plan.fingerprint).of_owner(Holder.here().name)
@@ -241,19 +236,19 @@ def _adopt(terms: ShareTerms, out: Path) -> tuple[BuildJob, tuple[str, ...]] | N
     found = PieceFolder.open(out)
     if found is None or terms.source is None or found.terms["source"] != terms.source:
         return None
-    plan, known = found.plan, describe_runtime(terms.recipe)
-    if plan.recipe != terms.recipe.to_json() or {name: plan.runtime.get(name) for name in known} != known:
+    plan, known = found.plan, describe_runtime(terms.request.recipe)
+    if plan.recipe != terms.request.recipe.to_json() or {name: plan.runtime.get(name) for name in known} != known:
         return None
     terms.check_options(found)
     about, from_packed = found.about, found.terms["from_packed"]
     job = BuildJob(
         plan,
         ItemLines(),
-        terms.options,
-        terms.recipe,
+        terms.request.options,
+        terms.request.recipe,
         about=about,
         from_packed=from_packed,
-        functions=terms.functions,
+        functions=terms.request.functions,
     )
     return job, ()
 
