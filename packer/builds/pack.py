@@ -16,7 +16,7 @@ from packer.recipe.engines import ENGINES
 from packer.recipe.fields import Image, declare
 from packer.recipe.options import BuildOptions
 from packer.recipe.parsing import encodings_with
-from packer.recipe.recipe import DEFAULT_ENCODING
+from packer.recipe.recipe import DEFAULT_ENCODING, DEFAULT_QUALITY
 from packer.sources.inputs import InputsSource
 from packer.steps.call import Function
 from packer.workspace.folder import output_folder
@@ -36,7 +36,7 @@ def pack(
     classes: Sequence[str] | None = None,
     format: str = Recipe.format,
     encode: str = DEFAULT_ENCODING,
-    quality: int = Recipe.quality,
+    quality: int = DEFAULT_QUALITY,
     subsampling: str = Recipe.subsampling,
     shard_size: str | int | None = Recipe.shard_size,
     shuffle: int | None = None,

@@ -1,7 +1,8 @@
 """The ``packer`` command, also called ``facepack``: finds the subcommand, runs it, and turns errors into messages.
 
-Exit status: 0 done; 1 a job failed; 2 invalid usage, such as a missing folder; 3 finished with more rejects than
-allowed, or with leaks between datasets; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the end of the session.
+Exit status: 0 done; 1 a job failed, or a check found something; 2 invalid usage, such as a missing folder; 3 finished
+with more rejects than allowed, or with leaks between datasets; 130 ended by Ctrl-C, ``kill``, Slurm's time limit or the
+end of the session.
 """
 
 import argparse
@@ -207,7 +208,10 @@ def _parser(chosen: Collection[str | None]) -> "tuple[CommandParser, dict[str, C
     Only the chosen commands get their arguments, so no other command's module is imported.
     """
     parser = CommandParser(prog=program(), usage="%(prog)s COMMAND [OPTIONS]", description=_DESCRIPTION)
-    parser.epilog = f"{program()} COMMAND --help explains a command, and {program()} help lists the topics of a build."
+    parser.epilog = (
+        f"{program()} COMMAND --help explains a command, and {program()} help lists the topics of a build.\n"
+        "Exit status: 0 done; 1 failed, or a check found something; 2 invalid usage; 3 too many rejects or leaks."
+    )
     parser.add_argument("-V", "--version", action=_Version, nargs=0, help="show program's version number and exit")
     parser.add_argument(
         "--completion",

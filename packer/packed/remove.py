@@ -60,12 +60,15 @@ class RemoveResult(Result):
         Samples that were removed, or with `dry_run` would be; 0 if the expression selects none.
     dry_run : bool
         Whether the dataset was left as it was.
+    because : str
+        The reason, for the history.
     """
 
     path: Path | str
     manifest: Manifest
     removed: int
     dry_run: bool = False
+    because: str = ""
 
     def describe(self) -> str:
         """Describe the change in one line."""
@@ -73,7 +76,8 @@ class RemoveResult(Result):
             return f"{self.path}: no sample is selected, nothing was removed"
         left = self.manifest.samples - (self.removed if self.dry_run else 0)
         verb = "would be removed" if self.dry_run else "removed for good"
-        return f"{self.path}: {counted(self.removed, 'sample')} {verb}, {left} left"
+        why = "" if self.because else "; no reason is recorded (--because)"
+        return f"{self.path}: {counted(self.removed, 'sample')} {verb}, {left} left{why}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the place, the digest and the counts as JSON."""
@@ -179,7 +183,7 @@ def _remove_from_folder(
     if dry_run or not len(rows):
         if not dry_run and not workspace.plan.exists():
             clear_addition(workspace, listener.on_message)  # an interrupted call may have left files
-        return RemoveResult(path, base, len(rows), dry_run)
+        return RemoveResult(path, base, len(rows), dry_run, because)
     made = Job(_plan_removal(path, base, rows, because), path, BuildOptions(), listener).run().manifest
     new = {entry.name for entry in made.entries}
     left = [entry.name for entry in base.entries if entry.name not in new and (path / entry.name).exists()]
@@ -190,7 +194,7 @@ def _remove_from_folder(
             found=f"{list_some(left)} left",
             hint="close the programs that read them, and delete these files",
         )
-    return RemoveResult(path, made, len(rows))
+    return RemoveResult(path, made, len(rows), because=because)
 
 
 def _plan_removal(path: Path, base: Manifest, removed: IntArray, because: str) -> "RemovalPlan":

@@ -68,9 +68,9 @@ DEFAULT_ENCODING, DEFAULT_VIDEO_ENCODING = "jpeg", "h264"
 DEFAULT_QUALITY = 95
 DEFAULT_SUBSAMPLING = "420"
 DEFAULT_GOP = 4
+"""Frames from one key frame to the next: a clip decodes 1.5 frames before its first one, on average."""
 MOST_OVERLAP = 16
 """Segments that a frame is in at most. Each of them has an encoder with its own frames."""
-"""Frames from one key frame to the next: a clip decodes 1.5 frames before its first one, on average."""
 TRACK_RULES = ("track", "main")
 """Values of ``choose`` that keep one track per video."""
 
@@ -306,12 +306,13 @@ class Recipe:
         metavar="FIELD=HOW",
     )
     quality: int = option(
-        DEFAULT_QUALITY,
-        f"quality of {' and '.join(encodings_with('quality'))}, 1 to 100; of videos, less is better: h264 0 to 51 (QP; "
-        "default: 21), av1 1 to 63 (CRF; default: 25)",
+        None,
+        f"quality of {' and '.join(encodings_with('quality'))}, 1 to 100 (default: {DEFAULT_QUALITY}); of videos, less is "
+        "better: h264 0 to 51 (QP; default: 21), av1 1 to 63 (CRF; default: 25)",
         metavar="Q",
         minimum=0,
         maximum=100,
+        usual=DEFAULT_QUALITY,
     )
     gop: int | None = option(
         None,
@@ -409,8 +410,12 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepSpec.parse_all(self.steps))
         if self.encode is None:
-            usual = DEFAULT_ENCODING if self.sample == "frame" else DEFAULT_VIDEO_ENCODING
-            object.__setattr__(self, "encode", usual)
+            encoding = DEFAULT_ENCODING if self.sample == "frame" else DEFAULT_VIDEO_ENCODING
+            object.__setattr__(self, "encode", encoding)
+        if self.quality is None:
+            video = video_types().get(str(self.encode))
+            *_, usual = (DEFAULT_QUALITY,) if video is None or video.quality is None else video.quality
+            object.__setattr__(self, "quality", usual)
         problems = Problems(of_options=True)
         settle(self, problems)
         if self.crop != "face" and self.align_as is None and "faces" in self._used():
@@ -473,22 +478,20 @@ class Recipe:
             elif self.quality == 0:
                 problems.add("quality", expected="1 or more", found=0)
             return
-        video = video_types().get(self.encode)
+        video = video_types().get(str(self.encode))
         if video is None:
             known = ", ".join(VIDEO_ENCODINGS)
             problems.add("encode", expected=f"one of {known} with sample {self.sample}", found=self.encode)
         if self.encode == "h264" and self.subsampling == "422":
             problems.add("subsampling", expected="420 or 444 with encode h264", found="422")
         if video is not None and video.quality is not None:
-            low, high, usual = video.quality
-            if self.quality == DEFAULT_QUALITY:
-                object.__setattr__(self, "quality", usual)
-            elif isinstance(self.quality, int) and not low <= self.quality <= high:
+            low, high, _ = video.quality
+            if isinstance(self.quality, int) and not low <= self.quality <= high:
                 problems.add("quality", expected=f"{low} to {high} with encode {self.encode}", found=self.quality)
         if self.gop is None and self.encode in video_encodings_with("gop"):
             object.__setattr__(self, "gop", DEFAULT_GOP)
         if self.sample == "segment" and self.seconds is None:
-            problems.add("seconds", expected="the length of a piece with sample segment", found="none")
+            problems.add("seconds", expected="the length of a piece with sample segment, such as 2", found="none")
         if isinstance(self.hop, Real) and isinstance(self.seconds, Real) and self.seconds > MOST_OVERLAP * self.hop:
             problems.add(
                 "hop",

@@ -142,7 +142,11 @@ def open_function(given: Any) -> Function:
     else:
         spec = parse(given)
         builtin = ":" not in spec.use
-        target = resolve("function", spec.use, FUNCTIONS) if builtin else import_target(spec.use, what="compute")
+        target = (
+            resolve("function", spec.use, FUNCTIONS)
+            if builtin
+            else import_target(spec.use, what=f"function {spec.use}")
+        )
     if not callable(target):
         raise UsageError(place=f"function {spec.use}", expected="a function or a class", found=type(target).__name__)
     positional, options = _parameters(target, spec.use)

@@ -17,7 +17,7 @@ from packer.jobs.result import JobResult
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration, check_label, check_name, declare
 from packer.recipe.options import BuildOptions
-from packer.recipe.recipe import DEFAULT_ENCODING
+from packer.recipe.recipe import DEFAULT_ENCODING, DEFAULT_QUALITY
 from packer.steps.encode import encode_text
 from packer.steps.encode_sample import SampleEncoder
 from packer.workspace.durable import writing
@@ -88,7 +88,7 @@ class Writer:
         fields: Mapping[str, Any] | None = None,
         classes: Sequence[str] | None = None,
         encode: str = DEFAULT_ENCODING,
-        quality: int = Recipe.quality,
+        quality: int = DEFAULT_QUALITY,
         subsampling: str = Recipe.subsampling,
         shard_size: str | int | None = Recipe.shard_size,
         shuffle: int | None = None,

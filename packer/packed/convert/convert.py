@@ -101,7 +101,8 @@ def convert(
         made: JobResult = regroup(inputs[0], target, sample, given, options, listener_of(progress))
         return made
     for name in given:
-        raise UsageError("read only with `sample`", option=name)
+        samples = "frame" if "video" in inputs[0].manifest.schema else "track or item"
+        raise UsageError("read only with `sample`", option=name, hint=f"choose `sample` {samples}")
     if format is None:
         raise UsageError(option="format", expected="a format, or `sample` for other samples", found="neither")
     plan = plan_copy("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})

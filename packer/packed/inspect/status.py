@@ -61,7 +61,8 @@ class StatusReport(Result):
     held_by : str
         The process that holds the folder or held it last; empty if unknown.
     rate, left_s : float or None
-        Recent items per second, and seconds to the end of packing at that rate; None if no process is at work.
+        Recent items per second, and seconds to the end of packing at that rate; None if no process is at work, and in
+        a folder of pieces, which does not show who is.
     tasks, tasks_done, shards, shards_done : int
         `shards` is 0 until the rows are cut into shards.
     sessions : int
@@ -249,7 +250,7 @@ def read_status(space: Workspace) -> StatusReport:
     sizes = {number: tasks[number].stop - tasks[number].start for number in numbers if number < len(tasks)}
     items, finished = sum(task.stop - task.start for task in tasks), sum(sizes.values())
     rate = _rate([(line["at_s"], sizes.get(line["number"], 0)) for line in done if "at_s" in line])
-    rate = None if running is False else rate
+    rate = None if running is False or PIECES in document else rate
     shares = int(document[PIECES]["shares"]) if PIECES in document else 0
     more["pieces"] = {
         f"{share + 1}/{shares}": (sum(n % shares == share for n in sizes), len(range(share, len(tasks), shares)))

@@ -271,14 +271,16 @@ class StoredFiles(LocalFiles):
             yield name, bool(is_folder), False
 
     def match(self, pattern: str) -> Iterator[str]:
-        """Return the paths that match a pattern. Only a pattern that names hidden files or folders matches them."""
+        """Return the paths that match a pattern. Hidden parts of a path match only parts that start with a dot, too."""
         if not self.holds(pattern):
             yield from super().match(pattern)
             return
-        globs, is_hidden = Globs([f"/{pattern[len(self._root) :]}"]), "/." in pattern
+        inner = pattern[len(self._root) :]
+        globs, hidden = Globs([f"/{inner}"]), sum(map(_is_hidden, inner.split("/")))
         for folder, name, is_folder in self._rows("SELECT folder, name, bytes IS NULL FROM entries"):
             parts = (*folder.split("/"), name)
-            if globs.match(parts, folder=bool(is_folder)) and (is_hidden or not any(map(_is_hidden, parts))):
+            # A part of the pattern with a dot takes a hidden part, so with equal numbers nothing else took one.
+            if globs.match(parts, folder=bool(is_folder)) and sum(map(_is_hidden, parts)) == hidden:
                 yield f"{self._root}{folder}/{name}"
 
     def read(self, path: Path, most: int) -> bytes:

@@ -315,6 +315,7 @@ def test_missing_shares_are_named(source: Path, tmp_path: Path) -> None:
 def test_a_build_goes_on_with_a_killed_merge_whose_pieces_are_gone(source: Path, tmp_path: Path) -> None:
     how: dict[str, Any] = {"shard_size": 20_000, "max_rejects": 1.0, **QUIET}
     packer.build(source, tmp_path / "pieces", share="1/1", **how)
+    assert packer.status(tmp_path / "pieces").rate is None  # no process is at work
     out = tmp_path / "out"
     with pytest.raises(StopError):
         packer.merge([tmp_path / "pieces"], out, progress=stop_when(lambda one: one.unit == "shards"))

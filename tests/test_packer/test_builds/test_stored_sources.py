@@ -137,10 +137,14 @@ def table_of_zips(root: Path) -> dict[str, Any]:
 
 
 def zips_in_folders(root: Path) -> dict[str, Any]:
-    for name in ("a/part-0.zip", "b/c/part-1.zip", ".hidden/part-2.zip", "other.zip"):
+    for name in ("a/part-0.zip", "b/c/part-1.zip", ".hidden/part-2.zip", "other.zip", "a/.x/3.zip", "a/.x/.4.zip"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         write_zip(root / name, [(f"{name[0]}{at}.jpg", encoded(at)) for at in range(9)])
     return {"source": "**/part-*.zip"}
+
+
+def zips_in_hidden_folders(root: Path) -> dict[str, Any]:
+    return {**zips_in_folders(root), "source": "**/.x/*.zip"}
 
 
 def parquet(root: Path) -> dict[str, Any]:
@@ -187,6 +191,7 @@ def lmdb(root: Path) -> dict[str, Any]:
         compressed,
         zips,
         zips_in_folders,
+        zips_in_hidden_folders,
         table_of_zips,
         parquet,
         parquet_of_paths,

@@ -264,6 +264,7 @@ def test_several_sizes_and_several_faces_are_rejected_by_name(tmp_path: Path) ->
         (("--most-seconds", "2"), "read only with sample track or item"),
         (("--gop", "2"), "read only with encode"),
         (("--sample", "item", "--quality", "70"), "0 to 51 with encode h264"),
+        (("--sample", "item", "--quality", "95"), "0 to 51 with encode h264"),
         (("--sample", "item", "--encode", "ffv1", "--quality", "7"), "read only with encode"),
         (("--sample", "item", "--subsampling", "422"), "420 or 444"),
     ],
