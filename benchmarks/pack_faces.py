@@ -36,6 +36,7 @@ import numpy as np
 from benchmarks.measure import machine, per, spread, versions, without_start
 from benchmarks.tables import rates_table, stages_table
 from packer import Recipe
+from packer.assembly.records import checked_lines
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
 from packer.steps.faces.crop import FaceCutter
@@ -43,7 +44,7 @@ from packer.steps.faces.frame import FrameFaces, counting_faces
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
-from shardspec.layout import Layout
+from shardspec.layout import ITEMS_NAME, Layout
 
 LOOP = Path(__file__).with_name("face_loop.py")
 STAGES = ("decode", "detect", "crop", "encode")
@@ -101,7 +102,7 @@ def run_build(source: Path, workers: int, every: int, folder: Path, *, faces: bo
     wall_s, cpu_s, _ = run([command], statuses=(0,) if faces else (3,))
     found = {"s": wall_s, "cpu_s": cpu_s}
     if faces:
-        items = [json.loads(line) for line in Layout(out).items.read_text("utf-8").splitlines()]
+        items = [*map(json.loads, checked_lines(Layout(out), Layout(out).load(), ITEMS_NAME))]
         found |= {"frames": sum(item["frames"] for item in items), "faces": sum(item["samples"] for item in items)}
     shutil.rmtree(out, ignore_errors=True)
     return found

@@ -141,7 +141,7 @@ def _file_names(root: Path) -> Iterator[str]:
 
 def _remove_files(root: Path, names: Iterable[str]) -> None:
     """Remove files, and folders that become empty. A file that cannot be removed, as when it is open on Windows, stays."""
-    folders: set[PurePosixPath] = set()
+    folders = {PurePosixPath(INDEX_FOLDER)}  # a killed call may have made it and put nothing into it
     for name in names:
         with suppress(OSError):
             (root / name).unlink()
