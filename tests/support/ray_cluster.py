@@ -22,6 +22,7 @@ CPUS = 2
 
 _PORT = 6399
 _STORE_PORT = 9321
+_RELAY_PORT = 9322
 _STORE_BYTES = 78_643_200  # Ray takes no less
 _LIMITS = {
     "RAY_health_check_period_ms": "1000",
@@ -100,6 +101,17 @@ class Ray:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 yield client_environment(_STORE_PORT)
+            finally:
+                process.kill()
+
+    @contextmanager
+    def faulty_bucket(self, folder: Path, fault: Path) -> Iterator[dict[str, str]]:
+        """Run a store (`bucket`) behind a relay to which a file says what is wrong (`support.relay`)."""
+        command = self.command(sys.executable, "-m", "support.relay", str(_RELAY_PORT), str(_STORE_PORT), str(fault))
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        with self.bucket(folder), subprocess.Popen(command, env=env) as process:
+            try:
+                yield client_environment(_RELAY_PORT)
             finally:
                 process.kill()
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support import ray_cluster
+from support import ray_cluster, relay
 from support.builds import TESTS, write_images
 from support.cluster_builds import OPTIONS, Run, made_on_one_host, parent_of, rounds, tree_of
 from support.command import COMMAND_LIMIT_S, arguments, environment, run_packer
@@ -224,9 +224,10 @@ class Scratch:
 class Faults:
     """Things that happen to a build. Each method is one; all take what chooses their victim."""
 
-    def __init__(self, run: RayRun, scratch: Scratch) -> None:
+    def __init__(self, run: RayRun, scratch: Scratch, store: Path) -> None:
         self._run = run
         self._scratch = scratch
+        self._store = store
 
     def worker(self, rng: random.Random) -> None:
         kill(self._worker(rng))
@@ -250,6 +251,23 @@ class Faults:
     def full_disk(self, rng: random.Random) -> None:
         self._scratch.fill(self._node(rng))
 
+    def store_away(self, rng: random.Random) -> None:
+        self._trouble(relay.AWAY, rng)
+
+    def store_slow(self, rng: random.Random) -> None:
+        self._trouble(relay.SLOW, rng)
+
+    def store_refusing(self, rng: random.Random) -> None:
+        self._trouble(relay.REFUSING, rng)
+
+    def _trouble(self, fault: str, rng: random.Random) -> None:
+        """Let the store fail for a minute, or until the build ends."""
+        self._worker(rng)  # a build that finds no store at its start ends soon
+        self._store.write_text(fault)
+        with suppress(subprocess.TimeoutExpired):
+            self._run.process.wait(AWAY_S)
+        self._store.unlink()
+
     def _worker(self, rng: random.Random) -> int:
         run = self._run
         wait_for("a worker", lambda: run.workers() or run.process.poll() is not None, 0.05, COMMAND_LIMIT_S)
@@ -259,38 +277,44 @@ class Faults:
         return rng.choice(self._run.ray.raylets()[1:])
 
 
+AWAY_S = 60
 FAULTS = sorted(name for name in vars(Faults) if not name.startswith("_"))
+OF_STORE = [name for name in FAULTS if name.startswith("store_")]
+"""These end no build."""
 
 
 @pytest.mark.slow
 def test_faults_at_random_moments(images: Path, tmp_path: Path) -> None:
     """Killed processes and nodes, nodes that join, full disks; then the same command makes the same bytes.
 
-    Half of the builds have a shared folder, and half of them only a bucket.
+    Half of the builds have a shared folder, and half of them only a bucket, which may fail for a minute.
     """
     if lacking := ray_cluster.missing():
         pytest.skip(lacking)
     if find_server("rclone") is None:
         pytest.skip("rclone is not installed")
     expected = {format: made_on_one_host(images, tmp_path / format, format) for format in FORMATS}
-    with ray_cluster.cluster(0) as ray, ray.bucket(tmp_path) as env:
+    store = tmp_path / "store"
+    with ray_cluster.cluster(0) as ray, ray.faulty_bucket(tmp_path, store) as env:
         ray.environment.update(env)
         scratch = Scratch(ray, tmp_path / "scratch")
         for number, rng in rounds():
             scratch.start_nodes()
             folder = tmp_path / BUCKET / str(number)
             folder.mkdir(parents=True)
-            format, faults = rng.choice(FORMATS), rng.sample(FAULTS, rng.choice((1, 1, 2)))
-            kind = rng.choice((RayRun, StoredRun))
+            format, kind = rng.choice(FORMATS), rng.choice((RayRun, StoredRun))
+            possible = [name for name in FAULTS if kind is StoredRun or name not in OF_STORE]
+            faults = rng.sample(possible, rng.choice((1, 1, 2)))
             print(f"round {number}: {kind.__name__}, {format}, {', '.join(faults)}", flush=True)
             with kind(ray, images, folder, more=("--format", format)) as run:
                 for fault in faults:
                     time.sleep(rng.uniform(2, 8))
                     with suppress(IndexError):  # the build has ended, or a worker has at this moment
-                        getattr(Faults(run, scratch), fault)(rng)
+                        getattr(Faults(run, scratch, store), fault)(rng)
                 if len(ray.raylets()) < 2:
                     scratch.start_nodes()  # all were lost, and the build waits for one to join
-                run.end()
+                status, errors = run.end()
+                assert status == 0 or any(name not in OF_STORE for name in faults), errors
             for node in ray.raylets()[1:]:
                 scratch.free(node)
             with kind(ray, images, folder, more=("--format", format)) as again:
