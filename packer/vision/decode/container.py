@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 from os import SEEK_END, fsdecode
-from types import MappingProxyType
 from typing import NamedTuple
 
 import av
@@ -14,7 +13,7 @@ import av.format
 import av.video.stream
 import numpy as np
 
-from packer.vision.decode.limits import ImageError, MediaFile, VideoError, check_size, open_media
+from packer.vision.decode.limits import ImageError, MediaFile, SoundError, VideoError, check_size, open_media
 from shardspec.errors import system_reason
 
 # libavformat's demuxers for these suffixes and no others: a playlist named .mp4 would open further files and addresses.
@@ -51,25 +50,7 @@ def open_video(
     OSError
         If the file cannot be read at all (missing, not permitted).
     """
-    with open_media(source) as file:  # fails with Python's own error
-        if not file.read(1):
-            raise VideoError(expected="a video", found="an empty file")
-    try:
-        container = open_container(source)
-    except MemoryError:  # also one of libav's own errors
-        if not _has_memory():
-            raise
-        raise VideoError(
-            expected="a video",
-            found="a file that does not open",
-            hint="its index asks for more memory than any needs (damaged)",
-        ) from None  # a memory error among the causes would count as one of the machine
-    except (av.error.FFmpegError, ValueError) as error:
-        raise VideoError(
-            expected="a video",
-            found="a file that does not open",
-            hint=f"{system_reason(error)} (cut off before its index, or no video)",
-        ) from error
+    container = open_input(source, "video", VideoError)
     try:
         stream = _choose(container)
         _check_codec(stream.codec.canonical_name)
@@ -91,12 +72,7 @@ def open_audio(source: MediaFile) -> tuple[av.container.InputContainer, av.audio
 
     The stream is None if the file has no such stream. The caller closes the container. Errors are as in `open_video`.
     """
-    try:
-        container = open_container(source)
-    except MemoryError:  # also one of libav's own errors
-        raise
-    except av.error.FFmpegError as error:
-        raise VideoError(expected="a video", found=f"a file that does not open: {system_reason(error)}") from error
+    container = open_input(source, "video", VideoError)
     return container, choose_audio(container)
 
 
@@ -110,8 +86,34 @@ def choose_audio(container: av.container.InputContainer) -> av.audio.stream.Audi
     return chosen
 
 
-def open_container(source: MediaFile, options: Mapping[str, str] = MappingProxyType({})) -> av.container.InputContainer:
-    """Open a file with the demuxers of videos, unless `options` name others."""
+def open_input(
+    source: MediaFile, kind: str, fault: type[VideoError | SoundError], demuxers: str = _DEMUXERS
+) -> av.container.InputContainer:
+    """Open a file of a kind, which messages name. The caller closes the container.
+
+    Raises
+    ------
+    VideoError or SoundError
+        The `fault`, if libav cannot open the file.
+    OSError
+        If the file cannot be read at all (missing, not permitted).
+    """
+    with open_media(source) as file:  # fails with Python's own error
+        if not file.read(1):
+            raise fault(expected=f"a {kind}", found="an empty file")
+    cause: Exception | None = None
+    try:
+        return _open(source, {"format_whitelist": demuxers})
+    except MemoryError:  # also one of libav's own errors; among the causes it would count as one of the machine
+        if not _has_memory():
+            raise
+        hint = "its index asks for more memory than any needs (damaged)"
+    except (av.error.FFmpegError, ValueError) as error:
+        hint, cause = f"{system_reason(error)} (cut off before its index, or no {kind})", error
+    raise fault(expected=f"a {kind}", found="a file that does not open", hint=hint) from cause
+
+
+def _open(source: MediaFile, options: Mapping[str, str]) -> av.container.InputContainer:
     opened = source() if callable(source) else f"file:{fsdecode(source)}"
     return av.open(opened, options={**_OPTIONS, **options}, metadata_errors="replace")
 
@@ -166,7 +168,7 @@ def _has_all_entries(
         with open_media(source) as file:
             size = int.from_bytes(file.read(8)[4:], "little")
             return bool(file.seek(0, SEEK_END) >= size)
-    with open_container(source, {"ignore_editlist": "1"}) as whole:
+    with _open(source, {"ignore_editlist": "1"}) as whole:
         return bool(len(whole.streams[stream.index].index_entries) >= stream.frames)
 
 

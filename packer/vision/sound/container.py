@@ -3,13 +3,11 @@
 import struct
 from os import SEEK_END
 
-import av
 import av.audio.stream
 import av.container
 
-from packer.vision.decode.container import choose_audio, open_container
+from packer.vision.decode.container import choose_audio, open_input
 from packer.vision.decode.limits import MediaFile, SoundError, open_media
-from shardspec.errors import system_reason
 
 # libavformat's demuxers for these files and no others, as for videos.
 _DEMUXERS = "wav,w64,aiff,flac,mp3,aac,mov,ogg,nistsphere"
@@ -28,19 +26,7 @@ def open_sound(source: MediaFile) -> tuple[av.container.InputContainer, av.audio
     OSError
         If the file cannot be read at all (missing, not permitted).
     """
-    with open_media(source) as file:  # fails with Python's own error
-        if not file.read(1):
-            raise SoundError(expected="a sound file", found="an empty file")
-    try:
-        container = open_container(source, {"format_whitelist": _DEMUXERS})
-    except MemoryError:  # also one of libav's own errors
-        raise
-    except (av.error.FFmpegError, ValueError) as error:
-        raise SoundError(
-            expected="a sound file",
-            found="a file that does not open",
-            hint=f"{system_reason(error)} (cut off before its index, or no sound)",
-        ) from error
+    container = open_input(source, "sound file", SoundError, _DEMUXERS)
     stream = choose_audio(container)
     if stream is None:
         kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no stream at all"

@@ -209,6 +209,12 @@ def test_updates_and_retries(tmp_path: Path) -> None:
     assert len(build(source, tmp_path / "out", audio=RATE, retry_rejects=True)) == 7
 
 
+def with_many_times(data: bytes) -> bytes:
+    """An M4A file whose index announces 2²⁸ durations."""
+    count = data.index(b"stts") + 8
+    return data[:count] + (2**28).to_bytes(4, "big") + data[count + 4 :]
+
+
 BROKEN = {
     "empty.mp3": (lambda _: b"", "an empty file"),
     "text.mp3": (lambda _: b"no sound at all\n" * 20, "does not open"),
@@ -216,6 +222,7 @@ BROKEN = {
     "half.flac": (lambda files: files[".flac"][: len(files[".flac"]) // 2], "announces 2.00 s"),
     "half.mp3": (lambda files: files[".mp3"][: len(files[".mp3"]) // 2], "announces 2.00 s"),
     "half.m4a": (lambda files: files[".m4a"][: len(files[".m4a"]) // 2], "does not open"),
+    "index.m4a": (lambda files: with_many_times(files[".m4a"]), "asks for more memory than any needs"),
     "half.opus": (lambda files: files[".opus"][: len(files[".opus"]) // 2], "cut off"),
     "half.ogg": (lambda files: files[".ogg"][: len(files[".ogg"]) // 2], "cut off"),
     "half.aac": (lambda files: files[".aac"][: len(files[".aac"]) // 2], "cut off"),
