@@ -30,8 +30,7 @@ import skimage.data
 import torch
 
 from benchmarks.tables import augment_tables
-from packer.vision.landmarks.regions import hull, regions
-from packer.vision.landmarks.similarity import MEAN_FIVE
+from packer.vision.landmarks.shape import MEAN_FIVE, hull, regions
 from readers.augment import (
     Albumentations,
     BatchCompose,

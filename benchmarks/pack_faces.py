@@ -39,9 +39,9 @@ from packer import Recipe
 from packer.assembly.records import checked_lines
 from packer.sources.item import Item
 from packer.steps.encode import Encoder
-from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.frame import FrameFaces, counting_faces
 from packer.steps.faces.search import BATCH_FRAMES, FaceSearch
+from packer.steps.faces.step import FaceCutter
 from packer.vision.decode.sampling import Sampling
 from packer.vision.decode.video import VideoReader
 from shardspec.layout import ITEMS_NAME, Layout

@@ -10,7 +10,8 @@ from dataclasses import field as attribute
 from typing import Any
 
 from shardspec.errors import Problems
-from shardspec.wording import is_utf8, shorten
+from shardspec.schema import is_utf8
+from shardspec.wording import shorten
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 NAME_MAX = 255

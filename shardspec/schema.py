@@ -13,7 +13,7 @@ import numpy as np
 
 from shardspec.codecs import CODECS, CodecEntry, codecs_of
 from shardspec.errors import Problems, SchemaError
-from shardspec.wording import did_you_mean, is_utf8, quote_some, shorten
+from shardspec.wording import did_you_mean, quote_some, shorten
 
 Kind = Literal["fixed", "ragged", "bytes", "text"]
 
@@ -63,6 +63,11 @@ def describe_similar_classes(names: Iterable[str]) -> list[str]:
         for group in similar.values()
         if len(group) > 1
     ]
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8. Some file names have unpaired surrogates."""
+    return text == text.encode("utf-8", "replace").decode()
 
 
 def describe_wrong_classes(names: Sequence[object]) -> str | None:

@@ -73,11 +73,6 @@ def quote_some(names: Iterable[object]) -> str:
     return list_some(list(map(shorten, names)))
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8. Some file names have unpaired surrogates."""
-    return text == text.encode("utf-8", "replace").decode()
-
-
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: ``"1 item"``, ``"2 items"``, ``"2 classes"``."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"

@@ -7,19 +7,27 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, field, fields
 from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import numpy as np
 
 from packer.recipe.parsing import encodings_with, video_encodings_with
 from shardspec.errors import Problems, UsageError
 from shardspec.layout import parse_size
-from shardspec.wording import did_you_mean, is_utf8, shorten
+from shardspec.schema import is_utf8
+from shardspec.wording import did_you_mean, shorten
+
+if TYPE_CHECKING:
+    from packer.recipe.recipe import Recipe
 
 Options = TypeVar("Options")
 
 SAMPLING = ("every", "fps", "resample_fps", "frames", "keyframes")
 """Options that choose the frames of a video; at most one may be given."""
+
+DROP = "drop"
+TYPES = ("text", "int", "float", "intervals", DROP)
+"""Options that name columns, to set their type or to drop them."""
 
 _STEPS: Mapping[str, tuple[str, ...]] = {
     "decode": (*SAMPLING, "intervals", "require_audio"),
@@ -292,3 +300,21 @@ def _unread_sizes(
 
 def _describe_option(options: Mapping[str, Any], name: str) -> str:
     return f"no {name}" if options[name] is None else f"{name} {options[name]}"
+
+
+def column_types(recipe: "Recipe") -> dict[str, str]:
+    """Return the requested type of each column that a recipe names, or `DROP`.
+
+    Raises
+    ------
+    UsageError
+        If two options name the same column.
+    """
+    types: dict[str, str] = {}
+    for kind in TYPES:
+        for column in getattr(recipe, kind):
+            if types.setdefault(column, kind) != kind:
+                raise UsageError(
+                    option=kind, expected=f"one option for column {shorten(column)}", found=f"{types[column]} as well"
+                )
+    return types

@@ -193,7 +193,6 @@ class FileChecker:
         self._resolved = roots.resolved
         self._prefix = os.path.join(self._resolved[0], "")  # noqa: PTH118 -- as a text
         self._frame_rate = frame_rate
-        self._zipped = [ZippedFiles(folder, self._files) for folder in roots.resolved]
         self._known: dict[str, Item] = {}
         self._inside: dict[str, bool] = {}
         self._examined = 0
@@ -248,6 +247,10 @@ class FileChecker:
             if known.member is None:  # items with many frame names take too much memory
                 self._known[path] = known
         return known
+
+    @cached_property
+    def _zipped(self) -> list[ZippedFiles]:
+        return [ZippedFiles(folder, self._files) for folder in self._resolved]
 
     def _look_into_zips(self, item: Item) -> Item | None:
         """Return the item for a file that does not exist but is in a zip file of its root."""

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from packer.recipe import Recipe, field_name
+from packer.recipe import field_name
 from packer.sources.tables.chunks import Chunk
 from shardspec.errors import UsageError
 from shardspec.fields import is_further_image
-from shardspec.schema import NO_CLASS, class_name
+from shardspec.schema import NO_CLASS, class_name, is_utf8
 from shardspec.typing.cells import BLANKS, CellTyper, is_missing, is_missing_word, keep_cells, spells_number
 from shardspec.typing.columns import ColumnTyper, Where
 from shardspec.typing.dates import plain_values
 from shardspec.typing.field_types import FieldType, is_image, settle_empty
-from shardspec.wording import LENGTH, counted, cut, is_utf8, shorten
+from shardspec.wording import LENGTH, counted, cut, shorten
 
 ArrayType = tuple[Any, ...]
 """Type of the arrays made from lists: the dtype, and the sizes of all axes except the first."""
@@ -289,33 +289,11 @@ class SourceColumn:
         return f"{found}: correct or empty such cells to get numbers{rejects}, or keep the texts with --text {option}"
 
 
-DROP = "drop"
-TYPES = ("text", "int", "float", "intervals", DROP)
-"""Options of a recipe that name columns, to set their type or to drop them."""
-
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?\Z")
 _DURATION = re.compile(r"(-?)PT([0-9]+(\.[0-9]+)?)S\Z")
 """Format in which `shardspec.typing.dates` writes durations."""
 _EXACT = 2**53
 """Up to this limit, 64-bit floats represent all whole numbers exactly."""
-
-
-def column_types(recipe: Recipe) -> dict[str, str]:
-    """Return the requested type of each column that a recipe names, or `DROP`.
-
-    Raises
-    ------
-    UsageError
-        If two options name the same column.
-    """
-    types: dict[str, str] = {}
-    for kind in TYPES:
-        for column in getattr(recipe, kind):
-            if types.setdefault(column, kind) != kind:
-                raise UsageError(
-                    option=kind, expected=f"one option for column {shorten(column)}", found=f"{types[column]} as well"
-                )
-    return types
 
 
 def convert(values: Sequence[Any], kind: str, column: str, where: Callable[[int], str], first: int = 0) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from packer.workspace.shared_files import Entry, is_on_network, scan
+from shardspec.layout import MANIFEST_NAME
+from shardspec.manifest import MANIFEST_BYTES_MAX
 
 
 class FileState(Protocol):
@@ -102,3 +105,12 @@ class LocalFiles:
 
 
 LOCAL = LocalFiles()
+
+
+def is_packed(path: Path, files: LocalFiles = LOCAL) -> bool:
+    """Return whether a folder is a packed dataset. A folder of images may contain an unrelated ``manifest.json``."""
+    try:
+        document = json.loads(files.read(path / MANIFEST_NAME, MANIFEST_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "spec_version" in document

@@ -1,6 +1,5 @@
 """The source for a packed dataset, whose samples become items with decoded fields."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +11,6 @@ import numpy as np
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.sources.base import Listing, refuse_path_column
-from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.item import PACKED_ROW, Item
 from packer.workspace.disk_list import LazyMap, text_list
 from packer.workspace.hashing import number_all
@@ -20,8 +18,8 @@ from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.fields import OF_VIDEOS, is_further_image
-from shardspec.layout import MANIFEST_NAME, Layout
-from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
+from shardspec.layout import Layout
+from shardspec.manifest import Manifest
 from shardspec.schema import Schema, class_name
 from shardspec.splits.groups import NO_GROUP
 from shardspec.wording import list_some, shorten
@@ -30,15 +28,6 @@ _DIGEST_DIGITS = 16
 """Number of digits of the dataset's digest in every item, so that the plan changes with the dataset."""
 
 _BLOCK_ROWS = 1 << 12
-
-
-def is_packed(path: Path, files: LocalFiles = LOCAL) -> bool:
-    """Return whether a folder is a packed dataset. A folder of images may contain an unrelated ``manifest.json``."""
-    try:
-        document = json.loads(files.read(path / MANIFEST_NAME, MANIFEST_BYTES_MAX))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and "spec_version" in document
 
 
 class PackedSource:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
-from packer.sources.column_types import DROP, ArrayType, SourceColumn
+from packer.recipe.checks import DROP
+from packer.sources.column_types import ArrayType, SourceColumn
 from packer.sources.item import Item
 from packer.sources.tables.chunks import Chunk, chunks_of
 from shardspec.errors import UsageError

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from packer.recipe import field_name
+from packer.recipe.checks import DROP
 from packer.sources.base import AllowedFolders, FileChecker, Listing
-from packer.sources.column_types import DROP
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import read_columns
 from packer.sources.tables.base import Table, open_table

@@ -16,9 +16,9 @@ from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.errors import CodecError, SchemaError, UsageError
 from shardspec.registry import import_target
-from shardspec.schema import NO_CLASS, Field, class_name
+from shardspec.schema import NO_CLASS, Field, class_name, is_utf8
 from shardspec.typing.field_types import LABEL, FieldType, as_array, infer, is_image
-from shardspec.wording import did_you_mean, is_utf8, list_some, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 Encode = Callable[[Any], EncodedValue]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from readers.order.permutation import STEP, finalise
+from readers.seeding import STEP, finalise
 from shardspec.errors import UsageError
 
 

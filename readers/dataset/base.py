@@ -18,7 +18,6 @@ from readers.decode.values import BatchLayout, allocate_values
 from readers.drawing.notebook import SampleRow
 from readers.formats.pool import RowsOfShards
 from readers.order.order import WINDOW_BLOCKS, Blocks, MixtureShares, Order, SampledRows, Shuffle, count_occurrences
-from readers.order.permutation import mix_array
 from readers.order.sampler import OrderSampler, RankSampler
 from readers.order.shuffle_choice import (
     AnyShuffle,
@@ -30,7 +29,7 @@ from readers.order.shuffle_choice import (
     ranks_together,
     warn_of_small_cache,
 )
-from readers.seeding import SampledIndex
+from readers.seeding import SampledIndex, mix_array
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray, evenly
 from shardspec.errors import UsageError

@@ -18,8 +18,8 @@ from readers.dataset.runs import find_runs, find_starts, ranges
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, allocate_values
 from readers.formats.pool import RowsOfShards
 from readers.order.order import MIN_BLOCK_ROWS, Blocks, MixtureShares, SampledRows, count_occurrences
-from readers.order.permutation import mix_array, mix_words
 from readers.order.shuffle_choice import StoredData
+from readers.seeding import mix_array, mix_words
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 

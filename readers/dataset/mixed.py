@@ -14,9 +14,8 @@ from readers.dataset.subset import DivisibleDataset
 from readers.decode.values import BatchLayout
 from readers.formats.pool import RowsOfShards
 from readers.order.order import MixtureShares, SampledRows
-from readers.order.permutation import mix_array, mix_words
 from readers.order.shuffle_choice import StoredData
-from readers.seeding import check_seed
+from readers.seeding import check_seed, mix_array, mix_words
 from readers.transforms import AnyTransform
 from shardspec.columns import Columns, IntArray
 from shardspec.errors import UsageError

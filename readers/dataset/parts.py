@@ -11,8 +11,7 @@ import numpy.typing as npt
 from readers.arguments import as_number
 from readers.conditions import Condition, comparable, rows_where
 from readers.dataset.base import SampleDataset
-from readers.order.permutation import Permutation
-from readers.seeding import check_seed
+from readers.seeding import Permutation, check_seed
 from shardspec.columns import IntArray, fill_missing, missing_in
 from shardspec.errors import SchemaError, UsageError
 from shardspec.registry import import_target

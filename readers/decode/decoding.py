@@ -9,8 +9,7 @@ from readers.decode.plans import DecodePlan, sides_of
 from readers.decode.values import JOINED, BatchLayout, ValueLayout, layout_of_field
 from readers.formats.pool import ShardPool
 from readers.order.order import SampledRows
-from readers.order.permutation import mix_words
-from readers.seeding import sample_rngs
+from readers.seeding import mix_words, sample_rngs
 from shardspec.codecs import codec_for
 from shardspec.codecs.base import Codec
 from shardspec.columns import Columns, IntArray

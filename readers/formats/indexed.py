@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from readers.formats.gather import corrupt, distinct, gather_bytes, put
-from readers.formats.mapping import ByteArray, Extents, map_file
+from readers.formats.mapping import ByteArray, Extents, corrupt, distinct, gather_bytes, map_file, put
 from readers.formats.stored_values import read_stored
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.errors import DatasetError, ShardCorruptError
 from shardspec.formats import get_format
-from shardspec.formats.index import Index, IndexFormatError, Places, Stored, index_path, integers
+from shardspec.formats.index import Index, IndexFormatError, Places, Stored, has_no_bytes, index_path, integers
 from shardspec.registry import import_target
 from shardspec.schema import Field, Schema
 
@@ -332,11 +331,6 @@ class IndexedReader:
 
     def _wrong_index(self, error: IndexFormatError) -> ShardCorruptError:
         return corrupt(self._index_path, error.expected, error.found)
-
-
-def has_no_bytes(field: Field) -> bool:
-    """Return whether no value of a field has any bytes, so that no format stores the field."""
-    return field.kind in ("fixed", "ragged") and not field.row_bytes
 
 
 def _check_apart(starts: IntArray, ends: IntArray, limit: int) -> None:

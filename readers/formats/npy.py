@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.gather import corrupt, gather
-from readers.formats.mapping import Extents, map_file
+from readers.formats.mapping import Extents, corrupt, gather, map_file
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import Column, Shard
 from shardspec.formats.npy import npy_header

@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.gather import ROW_BY_ROW_BYTES, distinct, gather, is_run
-from readers.formats.mapping import ask_for, read_only_asked
+from readers.formats.mapping import ROW_BY_ROW_BYTES, ask_for, distinct, gather, is_run, read_only_asked
 from readers.formats.npy import map_npy
 from readers.formats.shards import OpenReader, ShardReader, open_shard, open_shards
 from shardspec.columns import Columns, IntArray

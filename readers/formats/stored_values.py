@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from readers.formats.gather import put, take_bytes
+from readers.formats.mapping import put, take_bytes
 from shardspec.columns import IntArray
 from shardspec.formats.index import IndexFormatError
 from shardspec.formats.tfrecord import read_varints, varint_bytes

@@ -21,7 +21,7 @@ from readers.loader.forecast import Forecast
 from readers.loader.threads import ReadAhead, ThreadJob
 from readers.order.custom import CustomEpoch
 from readers.order.order import EpochOrder, RankShare, SampledRows
-from readers.order.permutation import mix_array, mix_words
+from readers.seeding import mix_array, mix_words
 from shardspec.columns import Columns
 
 _POSITIONS = 4096

@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 
 from readers.dataset.chain import GENERATORS, fresh_generator, objects_in
 from readers.order.custom import CustomOrder, RowsOfEpoch, take_finite
-from readers.order.permutation import mix_words
 from readers.order.progress import Resumable
 from readers.order.shuffle_choice import AnyShuffle
+from readers.seeding import mix_words
 from shardspec.errors import UsageError
 from shardspec.wording import shorten
 

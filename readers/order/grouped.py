@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from readers.arguments import as_count
 from readers.order.order import Order
-from readers.order.permutation import Permutation, mix_words
+from readers.seeding import Permutation, mix_words
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.wording import counted, shorten

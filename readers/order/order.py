@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from readers.arguments import as_count, as_integer
-from readers.order.permutation import Permutation, mix_array, mix_words
-from readers.seeding import check_epoch, check_seed
+from readers.seeding import Permutation, check_epoch, check_seed, mix_array, mix_words
 from shardspec.columns import IntArray
 from shardspec.entries import Shard
 from shardspec.errors import UsageError

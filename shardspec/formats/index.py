@@ -259,3 +259,8 @@ def _identity(format: str, schema: Schema) -> bytes:
 
 def _shown(value: int | bytes) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def has_no_bytes(field: Field) -> bool:
+    """Return whether no value of a field has any bytes, so that no format stores the field."""
+    return field.kind in ("fixed", "ragged") and not field.row_bytes

@@ -14,8 +14,8 @@ from benchmarks.pack_faces import our_stages, summarise
 from benchmarks.tables import scale_tables
 from packer import Recipe
 from packer.steps.encode import Encoder
-from packer.steps.faces.crop import FaceCutter
 from packer.steps.faces.search import FaceSearch
+from packer.steps.faces.step import FaceCutter
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 6

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from packer.analysis.measures.pixels import Pixels, pixels_of
 from packer.vision.geometry.affine import apply, invert
-from packer.vision.landmarks.similarity import MEAN_FIVE, FloatArray, five_points
+from packer.vision.landmarks.shape import MEAN_FIVE, FloatArray, five_points
 from shardspec.points import layout_of
 
 _DEPTH = np.array([0.0, 0.0, -0.613, -0.103, -0.103])

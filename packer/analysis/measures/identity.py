@@ -9,7 +9,7 @@ import numpy.typing as npt
 from packer.analysis.measures.pixels import pixels_of
 from packer.vision.geometry.align import fit_similarity, warp
 from packer.vision.landmarks.dlib68 import model_path
-from packer.vision.landmarks.similarity import five_points
+from packer.vision.landmarks.shape import five_points
 from shardspec.errors import MissingDependencyError
 from shardspec.points import layout_of
 

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from readers.formats.indexed import Section, has_no_bytes, storage_of
+from readers.formats.indexed import Section, storage_of
 from readers.formats.mapping import map_file
 from shardspec.columns import Columns
 from shardspec.errors import BuildError, SchemaError
-from shardspec.formats.index import NO_PLACES, Places, Stored, index_path, pack_index, with_sums
+from shardspec.formats.index import NO_PLACES, Places, Stored, has_no_bytes, index_path, pack_index, with_sums
 from shardspec.schema import Schema
 
 
@@ -180,7 +180,7 @@ class IndexWriter:
 
     def write(self, path: Path, block_rows: int) -> None:
         """Write the index of a shard whose file is finished."""
-        data, storage = map_file(path), storage_of(self._format)
+        data = map_file(path)
         names = [*self._schema.names, *([RECORDS] if RECORDS in self._summed else [])]
         sections = []
         for name in names:
@@ -189,9 +189,10 @@ class IndexWriter:
                 continue
             found = self._arrays.get(name, {})
             places = Places(**{key: np.concatenate(parts).astype(np.uint64) for key, parts in found.items()})
-            stored = Stored(None) if name == RECORDS else storage.stored(self._schema[name], block_rows)
-            section = Section(stored, places, self._rows, data, storage.checksum)
             if name in self._summed:
+                storage = storage_of(self._format)
+                stored = Stored(None) if name == RECORDS else storage.stored(self._schema[name], block_rows)
+                section = Section(stored, places, self._rows, data, storage.checksum)
                 places = with_sums(places, section.sums_of(np.arange(section.units)))
             sections.append(places)
         with index_path(path).open("xb") as file:

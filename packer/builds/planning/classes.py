@@ -10,8 +10,8 @@ from typing import Any
 
 from packer.recipe import Recipe
 from packer.sources.base import Listing
+from packer.sources.files import is_packed
 from packer.sources.item import Item
-from packer.sources.packed import is_packed
 from packer.workspace.disk_list import LazyMap
 from shardspec.errors import UsageError, system_reason
 from shardspec.layout import Layout

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.sources.archives.member import MEMBER_MARK
-from packer.sources.archives.opening import DATA_NAME, kind_of, list_archive
 from packer.sources.folders.frame_folders import frames_item, images_in
 from packer.sources.folders.patterns import Globs, is_chosen
 from packer.sources.item import Item, ItemFile
 from packer.sources.member_bytes import opener
+from packer.sources.opening import DATA_NAME, kind_of, list_archive
 from packer.steps.second_image import open_reader
 from packer.vision.decode.image import decode_image, read_image
 from packer.vision.decode.sampling import Sampling

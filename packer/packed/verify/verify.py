@@ -17,9 +17,9 @@ from packer.jobs.result import Result
 from packer.packed.verify.shard import check_keys, check_shard
 from packer.recipe.checks import checked
 from packer.workspace.scratch import TemporaryFiles
-from readers.formats.gather import without_advice
 from readers.formats.indexed import IndexedReader, storage_of
 from readers.formats.machine import available_processors
+from readers.formats.mapping import without_advice
 from readers.formats.npy import map_npy
 from readers.formats.shards import open_shard
 from readers.staging.folder import CacheFolder

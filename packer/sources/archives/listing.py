@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packer.recipe.checks import DROP
 from packer.sources.archives.keys import KeyTable
 from packer.sources.archives.member import MEMBER_MARK
 from packer.sources.base import Listing, count_listed, refuse_path_column
-from packer.sources.column_types import DROP
 from packer.sources.files import LOCAL, LocalFiles
 from packer.sources.folders.patterns import PathPattern
 from packer.sources.folders.walk import Ignored

@@ -1,24 +1,24 @@
 """The source for a folder of images and videos, or of sound files, including nested folders."""
 
-import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby, islice, tee
 from pathlib import Path
 from typing import Any
 
 from packer.recipe import Recipe, field_name
+from packer.recipe.checks import column_types
 from packer.sources.base import AllowedFolders, FileChecker, Listing, refuse_path_column
-from packer.sources.column_types import column_types
 from packer.sources.files import LOCAL, LocalFiles
-from packer.sources.folders.frame_folders import describe_numbered
+from packer.sources.folders.frames import FramesError, frame_numbers
 from packer.sources.folders.patterns import Globs, PathPattern, describe_unmatched
 from packer.sources.folders.sidecars import RENAMED, read_sidecars
 from packer.sources.folders.walk import FoundFile, FoundFiles
 from packer.sources.item import Item, item_list
 from packer.sources.row_fields import describe_replaced, read_item_columns
 from packer.sources.tables.base import is_table
-from packer.vision.media import Medium, describe_files, describe_sought, media_named
+from packer.vision.media import IMAGE, Medium, describe_files, describe_sought, media_named, medium_of
 from packer.workspace.disk_list import LazyMap, text_list
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED
@@ -31,6 +31,12 @@ _COLUMNS_MAX = 1000
 
 _SHOWN = 3
 """Number of item names to list in a note."""
+
+_LOOKED, _FOLDERS_LOOKED = 10_000, 20
+"""Number of names and of folders to examine for frames. This takes milliseconds."""
+
+_FRAMES_MIN = 5
+_NUMBERED_SHARE = 0.9
 
 _SPLIT_AND_LABEL = "--fields-from-path '{split}/{label}/**'"
 
@@ -126,7 +132,7 @@ class FolderSource:
             if globs.unmatched:
                 notes.append(describe_unmatched(option, globs.unmatched))
         if self._frame_rate is None:
-            notes += describe_numbered((item.name for item in listing.items), 2 if label_from == "folder" else 1)
+            notes += _describe_numbered((item.name for item in listing.items), 2 if label_from == "folder" else 1)
         if files.ignored.count:
             notes.append(files.ignored.describe())
         what = describe_sought(self._media)
@@ -148,7 +154,7 @@ class FolderSource:
     ) -> Listing:
         """List the items with columns from paths and sidecars. An item with an invalid path or sidecar is a reject."""
         read = _Read(self._pattern, self._sidecars, self.root, self._roots, self._files)
-        with_sidecars, named = itertools.tee(files)
+        with_sidecars, named = tee(files)
         pairs = zip(with_sidecars, self._examined(named, examiner), strict=True)
         raw = item_list().extend(read.item(plain, file.sidecars) for file, plain in pairs)
         if not raw:
@@ -334,3 +340,44 @@ def _describe_labels(
         f"no labels: --label-from folder makes {len(set(map(class_name, classes)))} classes from the folders {shown}; "
         "--label-from none hides this note"
     ]
+
+
+def _describe_numbered(names: Iterable[str], depth: int) -> list[str]:
+    """Return a note if folders that are packed image by image seem to hold the frames of videos.
+
+    The note is made if, in nearly all of several folders, the names of the images differ only in numbers that count
+    from 0 or 1 without a gap.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of items, sorted; only the first ones are examined.
+    depth : int
+        Minimum number of folders above the images.
+    """
+    looked = list(islice(names, _LOOKED))
+    groups = [(folder, list(found)) for folder, found in groupby(looked, lambda name: name.rpartition("/")[0])]
+    if len(looked) == _LOOKED:
+        groups.pop()  # the last group may be incomplete
+    deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
+    found = {folder: [name[len(folder) + 1 :] for name in names if medium_of(name) is IMAGE] for folder, names in deep}
+    folders = [folder for folder, images in found.items() if images][:_FOLDERS_LOOKED]
+    numbered = [folder for folder in folders if _counts_on(found[folder])]
+    if len(numbered) < max(2, _NUMBERED_SHARE * len(folders)):
+        return []
+    example = f"{numbered[0]}/{found[numbered[0]][0]}"
+    return [
+        f"folders of numbered images, such as {shorten(example, LONG)}, are packed image by image: if each holds the "
+        "frames of a video, --frame-folders FPS keeps them together"
+    ]
+
+
+def _counts_on(images: Sequence[str]) -> bool:
+    """Return whether the numbers in the names count from 0 or 1 without a gap."""
+    if len(images) < _FRAMES_MIN:
+        return False
+    try:
+        numbers = sorted(frame_numbers(sorted(images)))
+    except FramesError:
+        return False
+    return numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1

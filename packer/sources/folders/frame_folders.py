@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, groupby, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,7 @@ from packer.vision.faults import stop_if_passing
 from packer.vision.media import IMAGE, medium_of
 from packer.workspace.shared_files import map_threaded
 from shardspec.errors import UsageError, system_reason
-from shardspec.wording import LONG, shorten
-
-_LOOKED, _FOLDERS_LOOKED = 10_000, 20
-"""Number of names and of folders to examine for frames. This takes milliseconds."""
-
-_FRAMES_MIN = 5
-_NUMBERED_SHARE = 0.9
+from shardspec.wording import shorten
 
 _ASKED = 16
 """Images per request to a thread. Passing them one by one would take as long as examining them."""
@@ -96,47 +90,6 @@ def images_in(folder: str | Path, files: LocalFiles = LOCAL) -> list[str]:
     except OSError as error:
         stop_if_passing(error, folder, "listed")
         raise FramesError(f"expected a folder that can be listed, found: {system_reason(error)}") from error
-
-
-def describe_numbered(names: Iterable[str], depth: int) -> list[str]:
-    """Return a note if folders that are packed image by image seem to hold the frames of videos.
-
-    The note is made if, in nearly all of several folders, the names of the images differ only in numbers that count
-    from 0 or 1 without a gap.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of items, sorted; only the first ones are examined.
-    depth : int
-        Minimum number of folders above the images.
-    """
-    looked = list(islice(names, _LOOKED))
-    groups = [(folder, list(found)) for folder, found in groupby(looked, lambda name: name.rpartition("/")[0])]
-    if len(looked) == _LOOKED:
-        groups.pop()  # the last group may be incomplete
-    deep = (group for group in groups if group[0] and group[0].count("/") + 1 >= depth)
-    found = {folder: [name[len(folder) + 1 :] for name in names if medium_of(name) is IMAGE] for folder, names in deep}
-    folders = [folder for folder, images in found.items() if images][:_FOLDERS_LOOKED]
-    numbered = [folder for folder in folders if _counts_on(found[folder])]
-    if len(numbered) < max(2, _NUMBERED_SHARE * len(folders)):
-        return []
-    example = f"{numbered[0]}/{found[numbered[0]][0]}"
-    return [
-        f"folders of numbered images, such as {shorten(example, LONG)}, are packed image by image: if each holds the "
-        "frames of a video, --frame-folders FPS keeps them together"
-    ]
-
-
-def _counts_on(images: Sequence[str]) -> bool:
-    """Return whether the numbers in the names count from 0 or 1 without a gap."""
-    if len(images) < _FRAMES_MIN:
-        return False
-    try:
-        numbers = sorted(frame_numbers(sorted(images)))
-    except FramesError:
-        return False
-    return numbers[0] in (0, 1) and numbers[-1] - numbers[0] == len(numbers) - 1
 
 
 def refuse_images_in_root(root: Path, example: str) -> None:

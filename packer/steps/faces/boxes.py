@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.sources.packed import check_digests, is_packed
+from packer.sources.files import is_packed
+from packer.sources.packed import check_digests
 from packer.sources.tables.base import TABLES, is_table
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import are_boxes

@@ -181,6 +181,19 @@ FRAME_RULES: Mapping[str, Callable[[FrameFaces, Image, Image | None], int]] = {
 }
 """Rules that choose one face of a frame; of equal faces, the first. Arguments: faces, frame, and companion image."""
 
+TRACK_RULES: Mapping[str, Callable[[list[float]], float]] = {"track": len, "main": sum}
+"""Rules that choose one track of a video: the weight of a track from the areas of its boxes."""
+
+
+def is_steady(recipe: Recipe) -> bool:
+    """Return whether the faces of a frame depend on those of other frames."""
+    return recipe.smooth is not None or recipe.fill is not None or waits_for_end(recipe)
+
+
+def waits_for_end(recipe: Recipe) -> bool:
+    """Return whether the faces of a frame depend on all frames of the video."""
+    return recipe.crop_per != "frame" or recipe.choose in TRACK_RULES
+
 
 Seen = tuple[float, float]
 """A face: the shorter side of its box in pixels, and its score."""

@@ -16,7 +16,7 @@ from packer.steps.faces.boxes import Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
 from packer.vision.detect.detections import FARTHEST, are_boxes
 from packer.vision.geometry.affine import apply, invert
-from packer.vision.landmarks.similarity import five_points
+from packer.vision.landmarks.shape import five_points
 from shardspec.columns import Columns
 from shardspec.errors import ItemError, UsageError
 from shardspec.layout import REJECTS_NAME, Layout

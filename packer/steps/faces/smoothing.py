@@ -15,7 +15,7 @@ import numpy.typing as npt
 from packer.recipe import Recipe
 from packer.steps.chain import ITEM, SAMPLED, Sample
 from packer.steps.encode import KEPT
-from packer.steps.faces.frame import NO_TRACK, FrameFaces, FramePlace
+from packer.steps.faces.frame import NO_TRACK, TRACK_RULES, FrameFaces, FramePlace, waits_for_end
 from packer.steps.faces.motion import REACH, FacePath, steady_centre
 from packer.steps.faces.search import takes_decoded
 from packer.steps.faces.tracks import longest_gap
@@ -81,18 +81,6 @@ Vector = npt.NDArray[np.float64]
 
 _BOX, _FIVE = slice(0, 4), slice(4, 14)
 
-_WEIGHTS: Mapping[str, Callable[[list[float]], float]] = {"track": len, "main": sum}
-"""Function from the areas of a track's boxes to its weight, by the value of ``choose``."""
-
-
-def is_steady(recipe: Recipe) -> bool:
-    """Return whether the faces of a frame depend on those of other frames."""
-    return recipe.smooth is not None or recipe.fill is not None or _waits_for_end(recipe)
-
-
-def _waits_for_end(recipe: Recipe) -> bool:
-    return recipe.crop_per != "frame" or recipe.choose in _WEIGHTS
-
 
 class SteadyTracks:
     """The table of one video.
@@ -119,18 +107,18 @@ class SteadyTracks:
 
     def steady(self, places: Iterable[FramePlace]) -> Iterator[FramePlace]:
         """Yield the sampled frames in order, with their final faces. Frames with faces have their images."""
-        waits_for_end = _waits_for_end(self._recipe)
+        to_end = waits_for_end(self._recipe)
         waiting: deque[FramePlace] = deque()
         for place in places:
             self._add(place)
             waiting.append(replace(place, sample=self._hold(place)))
-            while not waits_for_end and waiting[0].number + self._delay <= place.number:
+            while not to_end and waiting[0].number + self._delay <= place.number:
                 done = waiting.popleft()
                 yield self._release(self._finish(done))
                 self._forget(done.number)
         finished: Iterator[FramePlace] = map(self._finish, waiting)
-        if self._recipe.choose in _WEIGHTS:
-            finished = self._one_track(list(finished), _WEIGHTS[self._recipe.choose])
+        if self._recipe.choose in TRACK_RULES:
+            finished = self._one_track(list(finished), TRACK_RULES[self._recipe.choose])
         yield from map(self._release, finished)
 
     def _hold(self, place: FramePlace) -> dict[str, object] | None:

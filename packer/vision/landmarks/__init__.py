@@ -1,6 +1,6 @@
 """Landmarks of a face in its crop, and the outline and the regions that are computed from them.
 
-`regions.hull` and `regions.regions` accept the points of any layout. The providers of denser points are named by
+`shape.hull` and `shape.regions` accept the points of any layout. The providers of denser points are named by
 strings, so that dlib and OpenVINO are loaded only when they are used.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.landmarks.similarity import check_points, five_points, place_mean_face, unit
+from packer.vision.landmarks.shape import check_points, five_points, place_mean_face, unit
 from shardspec.errors import UsageError
 from shardspec.registry import ImportTarget, resolve
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.crop import bilinear
 from packer.vision.landmarks import agrees
-from packer.vision.landmarks.similarity import upright_matrix
+from packer.vision.landmarks.shape import upright_matrix
 from shardspec.errors import MissingDependencyError
 
 _MODEL = "models/shape_predictor_68_face_landmarks.dat"

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.crop import bilinear
 from packer.vision.landmarks import agrees
-from packer.vision.landmarks.regions import upright_outline
-from packer.vision.landmarks.similarity import BOX_SIDE, upright_matrix
+from packer.vision.landmarks.shape import BOX_SIDE, upright_matrix, upright_outline
 from packer.vision.openvino import core, new_request, openvino
 from shardspec.errors import UsageError
 

@@ -17,7 +17,7 @@ from support.packed import check_whole, read_samples
 
 import packer
 from packer.vision.geometry.align import CENTRES, DEFINITIONS, SIZE, part_matrix
-from packer.vision.landmarks.similarity import five_points
+from packer.vision.landmarks.shape import five_points
 from shardspec.errors import UsageError
 from shardspec.layout import Layout
 

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.errors import raises
 
-from packer.vision.landmarks.regions import MARGIN, hull, regions
-from packer.vision.landmarks.similarity import MEAN_FIVE, five_points, place_mean_face, unit, upright_matrix
+from packer.vision.landmarks.shape import (
+    MARGIN,
+    MEAN_FIVE,
+    five_points,
+    hull,
+    place_mean_face,
+    regions,
+    unit,
+    upright_matrix,
+)
 from shardspec.errors import UsageError
 from shardspec.points import LAYOUTS, REGION_FLIP, flip_permutation, hull_flip_permutation, hull_size
 

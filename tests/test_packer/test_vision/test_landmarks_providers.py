@@ -12,8 +12,7 @@ from packer import Detector
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.geometry.crop import crop_matrix, cut
 from packer.vision.landmarks import KINDS, agrees, dlib68, make_provider
-from packer.vision.landmarks.regions import hull
-from packer.vision.landmarks.similarity import MEAN_FIVE, five_points, place_mean_face, unit
+from packer.vision.landmarks.shape import MEAN_FIVE, five_points, hull, place_mean_face, unit
 from shardspec.errors import MissingDependencyError, UsageError
 from shardspec.points import flip_permutation, get_layout
 

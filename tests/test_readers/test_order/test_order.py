@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.fuzz import examples
 
 from readers.order.order import Blocks, MixtureShares, Order, RankShare
-from readers.order.permutation import Permutation
+from readers.seeding import Permutation
 
 
 def sequence(order: Order, epoch: int, cut: RankShare | None = None, consumed: int = 0) -> list[int]:
