@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from packer.recipe.options import BuildOptions
     from packer.recipe.parsing import StepSpec
     from packer.recipe.recipe import Recipe
-    from packer.vision.detect.detections import Detections
     from packer.vision.detect.detector import Detector
+    from packer.vision.detect.interface import Detections
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -83,7 +83,7 @@ else:
             "Croissant": ImportTarget("packer.packed.publish.croissant:Croissant"),
             "DatasetList": ImportTarget("packer.known.listing:DatasetList"),
             "Description": ImportTarget("packer.packed.publish.describe:Description"),
-            "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
+            "Detections": ImportTarget("packer.vision.detect.interface:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces-light"),
             "Difference": ImportTarget("packer.packed.inspect.diff:Difference"),
             "DoctorReport": ImportTarget("packer.environment:DoctorReport"),

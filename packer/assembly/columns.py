@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.plan import BATCH_ROWS, shard_size
+from packer.assembly.plan import shard_size
+from packer.assembly.shard import BATCH_ROWS
 from packer.assembly.writers.npy import NpyShardWriter
 from packer.workspace import Workspace
 from packer.workspace.card import refresh_card

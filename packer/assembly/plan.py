@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +13,17 @@ import numpy.typing as npt
 
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.records import NewGeneration
-from packer.assembly.shard import write_shard
 from packer.assembly.table import Lengths
 from packer.assembly.writers.base import ShardSize
 from packer.workspace import Workspace
-from packer.workspace.durable import damaged, fsync_file, fsync_tree, read_record, write_record, writing
+from packer.workspace.durable import damaged, fsync_file, fsync_tree, read_record, write_record
 from packer.workspace.replacement import FieldColumn, describe_final
-from shardspec.columns import Columns, IntArray, allocate
+from shardspec.columns import IntArray, allocate
 from shardspec.entries import UNSAID, About, FileEntry, Generation, Shard, read_entries
 from shardspec.errors import Problems
 from shardspec.layout import INDEX_FOLDER, sha256_file
 from shardspec.schema import Schema
 from shardspec.typing.field_types import LABEL
-
-BATCH_BYTES = 16 * 10**6
-BATCH_ROWS = 1024
-"""Largest batch of rows that is passed to a writer, in bytes."""
 
 SHARD_BYTES, FIRST_SHARD_BYTES = 256 * 10**6, 32 * 10**6
 """Default shard size in encoded bytes, and that of the first shards (`_most_bytes`)."""
@@ -243,44 +238,6 @@ def merge_rows(merge: Merge, workspace: Workspace) -> ShardPlan:
     )
 
 
-class PlannedShards:
-    """Writes the shards of a workspace's assembly plan. The plan is read when the first shard is written.
-
-    It is all the work (`packer.jobs.plan.Work`) of a job without tasks.
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._plan: ShardPlan | None = None
-
-    def prepare(self) -> None:
-        """Do nothing, because nothing is slow to load."""
-
-    def run(self, unit: Any, *_: Any) -> dict[str, Any]:
-        """Write the shard of a unit."""
-        with writing(self._workspace.out):
-            return self.write(unit.number)
-
-    def write(self, number: int) -> dict[str, Any]:
-        """Write one shard unless it is already published, and return its manifest entry as JSON."""
-        if self._plan is None:
-            self._plan = ShardPlan.load(self._workspace)
-        plan = self._plan
-        schema, size = plan.source.schema, plan.sizes[number]
-        batches = read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
-        published, name = plan.published(number), plan.shard_name(number)
-        published.parent.mkdir(parents=True, exist_ok=True)
-        shard = write_shard(published, plan.format, name, schema, size, batches, self._workspace.owner)
-        if self._workspace.remote is not None:
-            self._workspace.remote.put_shard(self._workspace.root, published, shard)
-        return shard.to_json()
-
-    def close(self) -> None:
-        """Close the rows."""
-        if self._plan is not None:
-            self._plan.source.close()
-
-
 def write_index(
     source: PackedRows,
     order: IntArray | None,
@@ -390,13 +347,6 @@ def shard_size(schema: Schema, lengths: Mapping[str, Lengths], rows: int) -> Sha
     """Return the expected sizes of a shard of `rows` rows, given the `lengths` of their values of variable size."""
     totals = {f.name: f.row_bytes * rows if f.is_fixed else int(lengths[f.name].sum()) for f in schema}
     return ShardSize(rows, totals)
-
-
-def read_batches(source: PackedRows, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
-    """Yield the rows in batches for a writer."""
-    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
-    for first in range(0, len(rows), step):
-        yield source.read(rows[first : first + step], fields)
 
 
 def _cut_generations(bytes_of: npt.NDArray[np.int64], made: Sequence[NewGeneration]) -> tuple[int, ...]:

@@ -1,20 +1,32 @@
-"""Write one durable shard from batches of rows: write, flush, digest, record, then publish.
+"""Write the shards of a plan, each durably: write, flush, digest, record, then publish.
 
 Each attempt writes to a separate folder. Renaming this folder to the shard's name publishes the shard. The rename fails
 if the name is taken, so only one attempt counts, and a worker that was believed dead changes nothing. The files are moved
 into the dataset's folder by the commit (`packer.workspace.replacement`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.plan import ShardPlan
 from packer.assembly.writers.base import ShardSize, ShardWriter
-from packer.workspace.durable import check_files, fsync_tree, publish_folder, read_record, remove_tree, write_record
+from packer.workspace import Workspace
+from packer.workspace.durable import (
+    check_files,
+    fsync_tree,
+    publish_folder,
+    read_record,
+    remove_tree,
+    write_record,
+    writing,
+)
 from packer.workspace.paths import RECORD_NAME, temporary_path
-from shardspec.columns import Columns
+from shardspec.columns import Columns, IntArray
 from shardspec.entries import TAG_DIGITS, Shard
 from shardspec.errors import BuildError, Problems
 from shardspec.formats import get_format
@@ -22,6 +34,48 @@ from shardspec.layout import describe_file
 from shardspec.manifest import sha256_json
 from shardspec.registry import resolve
 from shardspec.schema import Schema
+
+BATCH_BYTES = 16 * 10**6
+BATCH_ROWS = 1024
+"""Largest batch of rows that is passed to a writer, in bytes."""
+
+
+class PlannedShards:
+    """Writes the shards of a workspace's assembly plan. The plan is read when the first shard is written.
+
+    It is all the work (`packer.jobs.plan.Work`) of a job without tasks.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._plan: ShardPlan | None = None
+
+    def prepare(self) -> None:
+        """Do nothing, because nothing is slow to load."""
+
+    def run(self, unit: Any, *_: Any) -> dict[str, Any]:
+        """Write the shard of a unit."""
+        with writing(self._workspace.out):
+            return self.write(unit.number)
+
+    def write(self, number: int) -> dict[str, Any]:
+        """Write one shard unless it is already published, and return its manifest entry as JSON."""
+        if self._plan is None:
+            self._plan = ShardPlan.load(self._workspace)
+        plan = self._plan
+        schema, size = plan.source.schema, plan.sizes[number]
+        batches = _read_batches(plan.source, plan.shard_rows(number), schema.names, size.row_bytes)
+        published, name = plan.published(number), plan.shard_name(number)
+        published.parent.mkdir(parents=True, exist_ok=True)
+        shard = write_shard(published, plan.format, name, schema, size, batches, self._workspace.owner)
+        if self._workspace.remote is not None:
+            self._workspace.remote.put_shard(self._workspace.root, published, shard)
+        return shard.to_json()
+
+    def close(self) -> None:
+        """Close the rows."""
+        if self._plan is not None:
+            self._plan.source.close()
 
 
 def write_shard(
@@ -127,3 +181,10 @@ def _write_files(
         raise
     writer.close()
     return writer.block_rows
+
+
+def _read_batches(source: PackedRows, rows: IntArray, fields: Sequence[str], row_bytes: int) -> Iterator[Columns]:
+    """Yield the rows in batches for a writer."""
+    step = max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+    for first in range(0, len(rows), step):
+        yield source.read(rows[first : first + step], fields)

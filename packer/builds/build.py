@@ -24,10 +24,9 @@ from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.checks import unread_options
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refuse_main
 from packer.recipe.keywords import BuildKeywords, DetectKeywords
-from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions
+from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions, sharing_settings
 from packer.sources.base import Source
 from packer.sources.opening import open_source
-from packer.sources.stores.access import sharing_settings
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about

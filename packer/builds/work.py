@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from packer.assembly.piece import PackedItem, Piece
 from packer.assembly.piece_places import put_piece
 from packer.assembly.piece_writer import PieceWriter
-from packer.assembly.plan import PlannedShards
+from packer.assembly.shard import PlannedShards
 from packer.builds.planning.plan import BuildPlan, item_digest
 from packer.builds.records import report_of
 from packer.jobs.plan import PIECE, OnItem, Unit, Verdicts

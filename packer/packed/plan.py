@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.plan import Merge, PlannedShards, ShardPlan, shuffled
+from packer.assembly.plan import Merge, ShardPlan, shuffled
 from packer.assembly.records import NewGeneration, checked_lines, join_neighbours, join_reports
+from packer.assembly.shard import PlannedShards
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import (
     JobSettings,

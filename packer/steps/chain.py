@@ -15,7 +15,7 @@ from packer.sources.member_bytes import close_contents, read_arrays
 from packer.steps.encode import KEPT, OriginalBytes, image_codec
 from packer.steps.packed_frames import track_frames
 from packer.steps.report import ItemReport
-from packer.vision.detect.detections import FaceDetector
+from packer.vision.detect.interface import FaceDetector
 from packer.vision.faults import describe_error, describe_line
 from shardspec.columns import Columns
 from shardspec.errors import ItemError, MissingDependencyError, UsageError

@@ -20,8 +20,7 @@ from packer.jobs.plan import JobSettings, Tasks, Unit, Work
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.stages import Workers
 from packer.recipe.engines import ENGINES
-from packer.recipe.options import BuildOptions
-from packer.sources.stores.access import sharing_settings
+from packer.recipe.options import BuildOptions, sharing_settings
 from packer.workspace import Workspace
 from packer.workspace.durable import remove_tree, write_if_changed
 from packer.workspace.machines import MADE_ON, RUNTIME, here

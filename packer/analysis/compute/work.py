@@ -12,7 +12,7 @@ from packer.analysis.compute.values import Values as ColumnValues
 from packer.analysis.compute.values import concatenate, read_result, save_block
 from packer.jobs.plan import OnItem, Task, Tasks, Unit, Verdicts
 from packer.recipe.engines import usable_processors
-from packer.sources.stores.access import shared_settings
+from packer.recipe.options import shared_settings
 from packer.steps.chain import StepResources
 from packer.vision.faults import describe_error
 from packer.workspace import Workspace

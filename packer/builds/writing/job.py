@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from packer.assembly.inputs import describe_pieces
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.piece import Piece
-from packer.assembly.plan import Merge, PlannedShards, shuffled
+from packer.assembly.plan import Merge, shuffled
 from packer.assembly.records import NewGeneration
 from packer.assembly.schemas import FieldRules
+from packer.assembly.shard import PlannedShards
 from packer.assembly.table import RowTable
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import JobSettings, PlanRecord, ResultReader, Task

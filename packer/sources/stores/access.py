@@ -1,68 +1,18 @@
-"""Settings for the stores of sources, and the state that stands for an object's."""
+"""The stores of sources, and the state of a file that stands for an object's."""
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+from packer.recipe.options import shared_settings
 from shardspec.errors import UsageError
-from shardspec.stores import Store, check_sendable, names_store
+from shardspec.stores import Store
 from shardspec.stores.store import StoredObject
 from shardspec.wording import shorten
 
-_SETTINGS = "FACEPACK_SOURCE_OPTIONS"
-"""Environment variable with settings for the stores of sources, which workers inherit as they do those of AWS."""
 _OF_SERVERS = ("client_options", "connections")
 """Settings that apply to web servers and other kinds of stores, too."""
-
-
-@contextmanager
-def sharing_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[str]) -> Iterator[None]:
-    """Use settings for the stores of sources while the block runs, also in workers that it starts.
-
-    Parameters
-    ----------
-    options : mapping, optional
-        See `Store`.
-    out : path or URL
-        The output. If it is in a store, only sources in a store of that kind take all of the settings.
-    """
-    scheme = urlsplit(str(out)).scheme if names_store(out) else ""
-    before = os.environ.get(_SETTINGS)
-    try:
-        os.environ[_SETTINGS] = json.dumps([scheme, dict(check_sendable(options or {}))])
-    except UsageError:  # they may be those of the output only
-        os.environ[_SETTINGS] = ""
-    try:
-        yield
-    finally:
-        os.environ.pop(_SETTINGS, None)
-        if before is not None:
-            os.environ[_SETTINGS] = before
-
-
-def shared_settings() -> tuple[str, dict[str, Any]]:
-    """Return the scheme of the output, or an empty text, and the settings that `sharing_settings` shares.
-
-    Raises
-    ------
-    UsageError
-        If the settings cannot be sent to workers.
-    """
-    text = os.environ.get(_SETTINGS, '["", {}]')
-    if not text:
-        raise UsageError(
-            option="storage_options",
-            expected="text, numbers, booleans, and dicts and lists of them, which workers can read",
-            found="a function or another object",
-            hint="use keys, or a profile with `credential_process`",
-        )
-    scheme, options = json.loads(text)
-    return scheme, options
 
 
 def source_store(url: str) -> Store:

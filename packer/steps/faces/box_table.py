@@ -13,7 +13,7 @@ from packer.sources.tables.base import open_table
 from packer.sources.tables.chunks import Chunk
 from packer.steps.faces.boxes import GIVEN_SCORE, Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
-from packer.vision.detect.detections import FARTHEST, are_boxes
+from packer.vision.detect.interface import FARTHEST, are_boxes
 from shardspec.errors import ItemError, UsageError
 from shardspec.points import get_layout
 from shardspec.typing.cells import keep_cells

@@ -19,7 +19,7 @@ from packer.sources.files import is_packed
 from packer.sources.packed import check_digests
 from packer.sources.tables.base import TABLES, is_table
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
-from packer.vision.detect.detections import are_boxes
+from packer.vision.detect.interface import are_boxes
 from packer.workspace.shared_files import walk
 from shardspec.errors import ItemError, UsageError, system_reason
 from shardspec.layout import REJECTS_NAME, Layout

@@ -14,7 +14,7 @@ from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import PackedRows, read_column
 from packer.steps.faces.boxes import Boxes, repeated_tracks, split_frames
 from packer.steps.faces.frame import NO_TRACK, FrameFaces
-from packer.vision.detect.detections import FARTHEST, are_boxes
+from packer.vision.detect.interface import FARTHEST, are_boxes
 from packer.vision.geometry.affine import apply, invert
 from packer.vision.landmarks.shape import five_points
 from shardspec.columns import Columns

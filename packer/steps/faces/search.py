@@ -19,8 +19,7 @@ from packer.steps.faces.frame import FrameFaces
 from packer.steps.faces.tracks import make_thumbnail
 from packer.steps.second_image import CompanionFile
 from packer.vision.detect import Detector
-from packer.vision.detect.detections import FaceDetector
-from packer.vision.detect.interface import CheckedDetector
+from packer.vision.detect.interface import CheckedDetector, FaceDetector
 from shardspec.errors import ItemError
 from shardspec.registry import import_target
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from packer.steps.faces.frame import FramePlace
 from packer.steps.report import ItemReport
-from packer.vision.detect.detections import overlap
+from packer.vision.detect.interface import overlap
 
 RULES = ((0.5, 0.93), (0.8, 0.6))
 """Two frames differ if the likeness and the shared part of the colours are both below the numbers of one of these pairs.

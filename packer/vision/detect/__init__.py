@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from shardspec.registry import ImportTarget, lazy_names
 
 if TYPE_CHECKING:
-    from packer.vision.detect.detections import Detections
     from packer.vision.detect.detector import Detector
+    from packer.vision.detect.interface import Detections
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Detections": ImportTarget("packer.vision.detect.detections:Detections"),
+            "Detections": ImportTarget("packer.vision.detect.interface:Detections"),
             "Detector": ImportTarget("packer.vision.detect.detector:Detector", "faces-light"),
         },
     )

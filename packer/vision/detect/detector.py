@@ -1,31 +1,27 @@
-"""The MTCNN detector: a pyramid for P-net, then R-net and O-net on P-net's proposals."""
+"""The MTCNN detector: a pyramid for P-net, then R-net and O-net on P-net's proposals.
+
+The arithmetic of boxes follows facenet-pytorch's conventions and rounds to float32. Boxes are (n, 4) float32: left, top,
+right, bottom. As in the reference, some steps take ends as inclusive (width = right - left + 1) and some do not.
+"""
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.detections import (
-    Detections,
-    Faces,
-    are_boxes,
-    crop_windows,
-    descending,
-    min_nms,
-    nms,
-    regress,
-    square,
-    touch_frame,
-)
+from packer.vision.detect.interface import Detections, Faces, are_boxes, overlap, touch_frame
 from packer.vision.detect.networks import PreparedFrame, build_networks, load_weights, make_runtime, resolve_runtime
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _CELL, _STRIDE = 12, 2  # side of a P-net cell's box and step between cells, pixels of the level
 _LEVEL_IOU, _MERGE_IOU = 0.5, 0.7  # facenet-pytorch models/utils/detect_face.py
+_MAX_MATRIX = 1024  # boxes whose pairwise overlaps are held at once; if there are more, each is compared with the rest
 
 
 class Detector:
@@ -269,3 +265,83 @@ def _check_frame(index: int, frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uin
     if frame.ndim != 3 or frame.shape[2] != 3:
         raise ValueError(f"{where}, found shape {frame.shape}")
     return np.ascontiguousarray(frame)
+
+
+def square(boxes: FloatArray) -> FloatArray:
+    """Grow the shorter side of each box to the longer one, about the centre."""
+    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    side = np.maximum(width, height)
+    half = np.float32(0.5)
+    left = boxes[:, 0] + width * half - side * half
+    top = boxes[:, 1] + height * half - side * half
+    return np.stack([left, top, left + side, top + side], axis=1)
+
+
+def regress(boxes: FloatArray, corrections: FloatArray, inclusive: int) -> FloatArray:
+    """Move each edge by a fraction of the box's size; ``inclusive`` (0 or 1) is added to the size."""
+    width = boxes[:, 2:3] - boxes[:, 0:1] + np.float32(inclusive)
+    height = boxes[:, 3:4] - boxes[:, 1:2] + np.float32(inclusive)
+    moved: FloatArray = boxes + corrections * np.concatenate([width, height, width, height], axis=1)
+    return moved
+
+
+def crop_windows(boxes: FloatArray, width: int, height: int) -> tuple[IntArray, BoolArray]:
+    """Return the pixels of a (height, width) image that each box covers.
+
+    Boxes count pixels from one and their ends are inclusive, so box [1, 1, 20, 20] covers pixels [0, 20).
+
+    Returns
+    -------
+    windows : ndarray, (n, 4), int64
+        Left, top, right, bottom (exclusive), clipped to the image.
+    valid : ndarray, (n,), bool
+        False where no part of the box is inside the image. (The reference skips such crops without dropping their
+        boxes, so that its later results belong to the wrong boxes; callers here drop both.)
+    """
+    whole = np.trunc(np.clip(boxes, -(2.0**31), 2.0**31)).astype(np.int64)
+    left, top = np.maximum(whole[:, 0], 1) - 1, np.maximum(whole[:, 1], 1) - 1
+    right, bottom = np.minimum(whole[:, 2], width), np.minimum(whole[:, 3], height)
+    return np.stack([left, top, right, bottom], axis=1), (right > left) & (bottom > top)
+
+
+def nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
+    """Non-maximum suppression by intersection over union, as ``torchvision.ops.nms``, ties included.
+
+    Returns the indices of the boxes that stay, best score first (equal scores: in their order).
+    """
+    return _suppress(boxes, np.argsort(-scores, kind="stable"), threshold, inclusive=0, minimum=False)
+
+
+def min_nms(boxes: FloatArray, scores: FloatArray, threshold: float) -> IntArray:
+    """Non-maximum suppression by intersection over the smaller area, ends inclusive: the reference's last step."""
+    return _suppress(boxes, descending(scores), threshold, inclusive=1, minimum=True)
+
+
+def descending(values: FloatArray) -> IntArray:
+    """Return the indices that sort values from the largest to the smallest, equal values in the reference's order.
+
+    The reference reads numpy's default sort from its end. So of two equal values, the later one comes first; the order
+    of more than three depends on the processor's instructions. A stable sort would keep another of several equal faces.
+    """
+    return np.argsort(values)[::-1]
+
+
+def _suppress(boxes: FloatArray, order: IntArray, threshold: float, inclusive: int, minimum: bool) -> IntArray:
+    boxes, count = boxes[order], len(order)
+    limit = _round_down(threshold)
+    overlaps = partial(overlap, inclusive=inclusive, minimum=minimum)
+    alive = np.ones(count, np.bool_)
+    matrix = overlaps(boxes[:, None], boxes[None]) > limit if count <= _MAX_MATRIX else None
+    kept = []
+    for i in range(count):
+        if not alive[i]:
+            continue
+        kept.append(i)
+        alive &= ~(overlaps(boxes[i], boxes) > limit if matrix is None else matrix[i])
+    return order[np.array(kept, np.int64)]
+
+
+def _round_down(threshold: float) -> np.float32:
+    """Return the largest float32 up to the threshold: torchvision compares with the double."""
+    nearest = np.float32(threshold)
+    return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(0))

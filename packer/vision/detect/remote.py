@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from packer.vision.detect.detections import Detections
-from packer.vision.detect.interface import BadDetectionsError, CheckedDetector, Frame
+from packer.vision.detect.interface import BadDetectionsError, CheckedDetector, Detections, Frame
 from packer.vision.faults import describe_error, find_memory_error
 from shardspec.errors import ItemError
 from shardspec.wording import counted

@@ -13,7 +13,8 @@ import skimage.data
 from packer import Detections, Detector
 from packer.vision.detect import detector as detector_module
 from packer.vision.detect import networks as runtimes
-from packer.vision.detect.detections import Faces, min_nms
+from packer.vision.detect.detector import min_nms
+from packer.vision.detect.interface import Faces
 from packer.vision.detect.networks import build_networks, load_weights
 from shardspec.errors import UsageError
 
