@@ -16,7 +16,8 @@ from packer.sources.member_bytes import opener
 from packer.steps.chain import ITEM, REPORT, SAMPLED, STILL, Sample, Step, StepResources
 from packer.steps.encode import KEPT, OriginalBytes, audio_length, keeps_images
 from packer.steps.report import ItemReport
-from packer.steps.second_image import FramesReader, Reader, open_companion, open_reader
+from packer.steps.second_image import open_companion
+from packer.steps.sequences import FramesReader, Reader, open_reader
 from packer.vision.decode.image import check_kept, decode_image, read_image
 from packer.vision.decode.jpeg_header import PROGRESSIVE
 from packer.vision.decode.limits import ImageError, VideoError
@@ -100,7 +101,6 @@ def _add_second(frames: Iterator[Sample], recipe: Recipe) -> Iterator[Sample]:
     if first is None:
         return
     with open_companion(recipe, first) as images:
-        assert images is not None
         for sample in chain([first], frames):
             image = images.image(sample)
             stored = np.zeros_like(sample["image"]) if image is None else image

@@ -17,7 +17,7 @@ from packer.sources.folders.patterns import Globs, is_chosen
 from packer.sources.item import Item, ItemFile
 from packer.sources.member_bytes import opener
 from packer.sources.opening import DATA_NAME, kind_of, list_archive
-from packer.steps.second_image import open_reader
+from packer.steps.sequences import open_reader
 from packer.vision.decode.image import decode_image, read_image
 from packer.vision.decode.sampling import Sampling
 from packer.vision.media import is_picture

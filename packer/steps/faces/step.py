@@ -220,7 +220,8 @@ def _crops(recipe: Recipe, search: FaceSearch, cutter: FaceCutter, frames: Itera
         return
     item, report, sampled = first[ITEM], first[REPORT], first.get(SAMPLED)
     report.faces = 0
-    with search.of_item(item, sampled) as faces, open_companion(recipe, first) as also, ExitStack() as stack:
+    with search.of_item(item, sampled) as faces, ExitStack() as stack:
+        also = None if recipe.also is None else stack.enter_context(open_companion(recipe, first))
         known = sampled if takes_decoded(recipe) else None
         missing = MissingFaces(report, recipe)
         of_item = _ItemFaces(recipe, cutter, report, faces, also, missing)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packer.vision.detect import detections as ours
+from packer.vision.detect import detector as ours
 
 
 def _random_boxes(rng, count, whole):
