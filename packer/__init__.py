@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from packer.analysis.duplicates.find import duplicates
     from packer.analysis.duplicates.result import DuplicatePair, Duplicates, DuplicateSample
     from packer.analysis.statistics import PixelStatistics, pixel_statistics
-    from packer.builds.build import build, detect, dry_run
+    from packer.builds.build import build, dry_run
+    from packer.builds.detect import detect
     from packer.builds.estimate import Estimate
     from packer.builds.pack import pack
     from packer.builds.pieces.share import ShareResult
@@ -131,7 +132,7 @@ else:
             "count_values": ImportTarget("packer.packed.inspect.values:count_values"),
             "croissant": ImportTarget("packer.packed.publish.croissant:croissant"),
             "describe": ImportTarget("packer.packed.publish.describe:describe"),
-            "detect": ImportTarget("packer.builds.build:detect"),
+            "detect": ImportTarget("packer.builds.detect:detect"),
             "diff": ImportTarget("packer.packed.inspect.diff:diff"),
             "doctor": ImportTarget("packer.environment:doctor"),
             "drop_field": ImportTarget("packer.packed.columns:drop_field"),

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from packer.builds.build import DETECT_OPTIONS
+from packer.builds.detect import DETECT_OPTIONS
 from packer.recipe import TEXT_LISTS
 from packer.recipe.options import BuildOptions
 from packer.recipe.recipe import Recipe

@@ -3,7 +3,7 @@
 import argparse
 
 import packer
-from packer.builds.build import DETECT_OPTIONS
+from packer.builds.detect import DETECT_OPTIONS
 from packer.cli.arguments import add_parameters, call, print_job
 from packer.cli.commands.build import add_options, given_options
 
