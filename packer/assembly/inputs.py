@@ -25,10 +25,12 @@ from shardspec.errors import (
     ShardspecError,
     system_reason,
 )
-from shardspec.layout import layout_at
+from shardspec.layout import Layout, is_url, layout_at
 from shardspec.manifest import Manifest
+from shardspec.registry import import_target
 from shardspec.schema import Schema
 
+_REMOTE = "readers.staging.layout:dataset_layout"
 _REPEAT = "repeat the command when no other process writes to the folder"
 
 
@@ -60,7 +62,10 @@ class DatasetInput:
     most_open = 32
 
     def __init__(self, entry: Mapping[str, Any], manifest: Manifest | None) -> None:
-        self._layout = layout_at(Path(entry["path"]))
+        place = entry["path"]
+        self._layout: Layout = (
+            import_target(_REMOTE, what="a dataset in a store")(place) if is_url(place) else layout_at(Path(place))
+        )
         self._manifest = self._layout.load() if manifest is None else manifest
         if not self._manifest.digest.startswith(entry.get("digest", "")):
             raise DatasetChangedError(

@@ -50,8 +50,8 @@ class PackedRows:
     Parameters
     ----------
     config : mapping
-        ``inputs`` is a list. The entry of a dataset is ``{"path": folder}``, with ``items_before`` if a number is to be
-        added to the item's number in every key, with ``digest``, which the dataset's digest must begin with, and with
+        ``inputs`` is a list. The entry of a dataset is ``{"path": folder or URL}``, with ``items_before`` if a number is
+        to be added to the item's number in every key, with ``digest``, which the dataset's digest must begin with, and with
         ``"columns": False`` to leave out the fields that are stored in columns. `packer.assembly.inputs.describe_pieces`
         makes the entry of pieces. ``check`` is ``"digest"`` (default), or ``"size"`` if the caller has compared the
         digests of shards. ``shards`` lists the shards that will be read, of all inputs; by default all.

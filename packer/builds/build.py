@@ -19,7 +19,7 @@ from packer.builds.update.checks import describe_outdated
 from packer.builds.update.compare import UpdateCounts, compare
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, counted_stage, listener_of
-from packer.jobs.upload import Upload
+from packer.jobs.upload import Upload, output_store
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refuse_main
 from packer.recipe.keywords import BuildKeywords
@@ -34,7 +34,7 @@ from packer.workspace.remote import DEFAULT_WORK, RemoteFiles, check_places
 from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import UsageError
 from shardspec.layout import Layout, is_url
-from shardspec.stores import Hub, Store, check_sendable, names_store, writable_store
+from shardspec.stores import Store, check_sendable, names_store, writable_store
 from shardspec.wording import program, shorten
 
 
@@ -298,19 +298,12 @@ def _resolve(
     """Open the source and the places of a call, and resolve its options."""
     remote = None
     recipe, how, functions = resolve_options(recipe, options)
-    store = writable_store(out, storage_options)
+    store = output_store(out, storage_options)
     if store is not None and isinstance(source, str) and f"{store.url}/".startswith(f"{source.rstrip('/')}/"):
         raise UsageError(option="out", expected="a place outside the source", found=store.url)
     if store is None:
         refuse_work(how)
         target = output_folder(out)
-    elif isinstance(store, Hub):
-        raise UsageError(
-            option="out",
-            expected="a folder, s3://, gs:// or az://",
-            found=store.url,
-            hint=f"pack into a local folder, and publish it with {program()} copy",
-        )
     elif how.grows:
         raise UsageError(
             option="update" if how.update else "retry_rejects",

@@ -32,6 +32,9 @@ from shardspec.wording import LONG, cut, list_some
 _JOURNAL = "journal/"
 """Prefix of the objects with parts of the journal, of which each has the lines since the one before."""
 
+_SCANS = "scans/"
+"""Prefix of what the workers found in the shards that rows are read from. A resume checks these shards again."""
+
 _PUSH_S = 10.0
 """Seconds between two parts of the journal."""
 
@@ -49,7 +52,8 @@ _ITEMS = "items.jsonl"
 _FILES = (_ITEMS, "order.npy", "upload.json", "replaced.json", "verdicts.jsonl", REJECTS_NAME)
 _OURS = re.compile(
     rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|final/.+"
-    rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+)\Z"
+    rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+"
+    rf"|{_SCANS}[^/]+/scan-[0-9]+\.npy)\Z"
 )
 _PIECES = re.compile(r"parts/[^/]+/[0-9]+/")
 
@@ -131,7 +135,8 @@ class RemoteMirror:
         pieces = [name for name in found if _PIECES.match(name)]
         self._remote.add_pieces(pieces, self._space.key)
         self._other_pieces = [name for name in pieces if not name.startswith(f"parts/{self._space.key}/")]
-        files = [name for name in found if name not in {*pieces, _LEASE} and not name.startswith(_JOURNAL)]
+        others = {*pieces, _LEASE}
+        files = [name for name in found if name not in others and not name.startswith((_JOURNAL, _SCANS))]
         for name in map_threaded(self._download, files):
             self._pushed[name] = _state(self._path(name))
         self._parts, self._lines = _join_journal(self._store, found, self._space.journal)

@@ -180,7 +180,7 @@ def run_tasks(
 
         def on_event(event: Event) -> None:
             events.take(event)
-            if space.remote is not None and event.ends_task and event.unit is not None:
+            if space.remote is not None and event.unit is not None and PIECE in event.result:
                 space.remote.pieces[event.unit.number] = event.result[PIECE]
             results.read([event.unit.number] if event.ends_task and event.unit is not None else [])
 

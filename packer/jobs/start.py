@@ -59,6 +59,7 @@ class JobStart:
         self._overwrite = overwrite
         self._on_message = on_message
         self._upload = upload
+        self._place = layout.root if upload is None else upload.url
         self.sessions = 1
 
     def find_finished(self) -> Manifest | None:
@@ -155,8 +156,7 @@ class JobStart:
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
         remedy = "" if manifest is None or upload is not None else self._record.advise(manifest)
-        place = self._layout.root if upload is None else upload.url
-        prepare_folder(self._layout, space, manifest, overwrite, why, remedy, place)
+        prepare_folder(self._layout, space, manifest, overwrite, why, remedy, self._place)
         self._write_plan()
         return None
 
@@ -193,7 +193,7 @@ class JobStart:
         """Check that the dataset in the folder has not changed since the plan was made."""
         if committed(self._layout) != expected:
             raise BuildError(
-                place=self._layout.root,
+                place=self._place,
                 expected="the dataset that the work was planned for",
                 found="that it has changed since",
                 hint="run the same command again",
@@ -230,10 +230,10 @@ class JobStart:
         what, how = ("settings or versions", f"install {versions} and ") if versions else ("settings", "")
         raise ResumeMismatchError(
             (
-                f"the unfinished {kind} in this folder was started with other {what} ({difference}): {how}repeat "
+                f"the unfinished {kind} here was started with other {what} ({difference}): {how}repeat "
                 "the original command to resume it, or add --overwrite to discard it and start again"
             ),
-            place=self._layout.root,
+            place=self._place,
         )
 
     def _write_plan(self, more: Mapping[str, Any] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The dataset of a job in an object store: uploads of finished shards, and the commit."""
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,16 +17,17 @@ from packer.jobs.transfers import Transfers
 from packer.workspace import Workspace
 from packer.workspace.card import is_generated, make_card
 from packer.workspace.durable import read_record, write_record
-from packer.workspace.folder import remove_shards
+from packer.workspace.folder import output_folder, remove_shards
 from packer.workspace.remote import DEFAULT_WORK, RemoteFiles
+from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host
 from shardspec.entries import CARD_NAME, FileEntry, Shard, strip_tag
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
 from shardspec.formats import get_format
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, PLAN_NAME, REJECTS_NAME, Layout
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
-from shardspec.stores import Store, names_store
-from shardspec.wording import list_some
+from shardspec.stores import Hub, Store, names_store, writable_store
+from shardspec.wording import list_some, program
 
 _MARK = f"{BUILD_FOLDER}/upload.json"
 """Object that marks an unfinished upload. It says whose the upload is."""
@@ -313,6 +315,41 @@ class Upload:
             return self._store.read(name, most)
         except FileNotFoundError:
             return None
+
+
+def output_place(out: str | os.PathLike[str]) -> tuple[Path, Upload | None]:
+    """Return the folder to work in, and for a URL the upload. Then the workspace is below the URL, too.
+
+    Raises
+    ------
+    UsageError, StoreError, DatasetError
+        See `output_folder`, `output_store` and `Upload`.
+    """
+    store = output_store(out)
+    if store is None:
+        return output_folder(out), None
+    scratch = TemporaryFiles()
+    work = Store(store.place(DEFAULT_WORK))
+    return scratch.path / "dataset", Upload(store.url, work=RemoteFiles(work, store, scratch=scratch))
+
+
+def output_store(out: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Store | None:
+    """Return the store of an output's URL, or None for a path.
+
+    Raises
+    ------
+    UsageError
+        If it is the URL of a web server or the Hub, or invalid.
+    """
+    store = writable_store(out, options)
+    if isinstance(store, Hub):
+        raise UsageError(
+            option="out",
+            expected="a folder, s3://, gs:// or az://",
+            found=store.url,
+            hint=f"write to a local folder, and publish it with {program()} copy",
+        )
+    return store
 
 
 def _is_ours(name: str) -> bool:

@@ -18,6 +18,7 @@ from packer.builds.result import BuildResult
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
+from packer.jobs.upload import output_place
 from packer.packed.plan import BUILT_KEY, PackedInput, open_input, plan_copy, several_paths
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
@@ -103,8 +104,8 @@ def merge(
     ----------
     datasets : sequence of path
         Two packed datasets or more; or the folders of pieces with all shares of one build, in any order.
-    out : path
-        A folder that is new, empty, or holds the merge to resume.
+    out : path or str
+        A folder that is new, empty, or holds the merge to resume; or a URL, as for `packer.build`, unless for pieces.
     classes : {"same", "unite"}
         Whether lists of classes must be equal, or are united.
     format : str, optional
@@ -127,7 +128,6 @@ def merge(
     TooManyRejectsError
         If pieces have more rejects than the build allowed.
     """
-    target = output_folder(out)
     if pieces := _open_pieces(datasets):
         chosen = {"classes": (classes, "same"), "format": (format, None), "shard_size": (shard_size, None)}
         for name, (value, default) in {**chosen, "shuffle": (shuffle, None)}.items():
@@ -139,8 +139,11 @@ def merge(
                     hint="leave the option out",
                 )
         listener = listener_of(progress)
-        return merge_pieces(pieces, target, workers=workers, engine=engine, overwrite=overwrite, listener=listener)
-    inputs = [open_input(path, target) for path in several_paths(datasets, "to merge")]
+        how: dict[str, Any] = {"workers": workers, "engine": engine, "overwrite": overwrite}
+        return merge_pieces(pieces, output_folder(out), **how, listener=listener)
+    target, upload = output_place(out)
+    place = target if upload is None else upload.url
+    inputs = [open_input(path, place) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
         raise UsageError(expected="every packed dataset once", found=f"one twice among {', '.join(map(str, places))}")
@@ -156,7 +159,7 @@ def merge(
     one_build = len(plan_copy("merge", inputs, {**options, "shuffle": None}).generations) == 1
     plan = plan_copy("merge", _number_keys(inputs, one_build=one_build), options)
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
-    result = Job(plan, target, options_of_job, listener_of(progress)).run()
+    result = Job(plan, target, options_of_job, listener_of(progress), upload).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
     return MergeResult(**vars(result), shapes=shapes, repeated=again)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,13 @@ from packer.recipe.checks import parse_bytes, plain_value
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
+from packer.workspace.shared_files import map_threaded
 from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, About, Generation, total
 from shardspec.errors import UsageError
 from shardspec.formats import get_format
-from shardspec.layout import Layout
+from shardspec.layout import Layout, place_of
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import shorten
 
@@ -162,7 +163,7 @@ class RepackPlan:
     def source(self) -> dict[str, Any]:
         """The configuration of the rows (`packer.assembly.packed_rows.PackedRows`)."""
         inputs = [
-            {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
+            {"path": str(place_of(one.path)), "items_before": one.items_before, "digest": one.manifest.digest}
             for one in self.inputs
         ]
         return {"inputs": inputs, "shards": list(self.shards)}
@@ -184,6 +185,8 @@ class RepackPlan:
 
     def _assemble(self, space: Workspace) -> Merge:
         """Merge the reports, and describe the rows. Added columns become fields of the shards."""
+        if space.remote is not None:
+            list(map_threaded(space.promised, map(space.scan, self.shards)))
         join_reports(space.final, [(Layout(one.path), one.manifest) for one in self.inputs], self.keep)
         order, shuffle = self.rows, self.options["shuffle"]
         if shuffle is not None:
@@ -291,7 +294,10 @@ class RepackWork:
                 return self._shards.write(unit.number)
             if self._rows is None:
                 self._rows = PackedRows(self._source, self._workspace)
-            self._rows.scan(self._source["shards"][unit.number])
+            shard = self._source["shards"][unit.number]
+            self._rows.scan(shard)
+            if self._workspace.remote is not None:
+                self._workspace.remote.add(self._workspace.root, self._workspace.scan(shard))
             return {}
 
     def close(self) -> None:
@@ -301,8 +307,8 @@ class RepackWork:
             self._rows.close()
 
 
-def open_input(path: Path, out: Path) -> PackedInput:
-    """Open a packed dataset to read. The output must be neither inside it nor around it.
+def open_input(path: Path, out: Path | str) -> PackedInput:
+    """Open a packed dataset to read, in a folder or the cache. The output must be neither inside it nor around it.
 
     Raises
     ------
@@ -311,13 +317,14 @@ def open_input(path: Path, out: Path) -> PackedInput:
     UsageError
         If dataset and output are the same folder, or one is inside the other.
     """
-    manifest = Layout(path).load()
-    if out.resolve() == path.resolve():
+    manifest, place = Layout(path).load(), place_of(path)
+    here, there = (PurePosixPath(one) if isinstance(one, str) else one.resolve() for one in (place, out))
+    if here == there:
         raise UsageError(
-            place=out, expected="a folder apart from the dataset", found="the dataset itself", hint="choose another"
+            place=out, expected="a place apart from the dataset", found="the dataset itself", hint="choose another"
         )
-    if out.resolve().is_relative_to(path.resolve()) or path.resolve().is_relative_to(out.resolve()):
-        raise UsageError(place=out, expected=f"a folder apart from {path}", found="one inside the other")
+    if there.is_relative_to(here) or here.is_relative_to(there):
+        raise UsageError(place=out, expected=f"a place apart from {place}", found="one inside the other")
     return PackedInput(path.absolute(), manifest)
 
 

@@ -90,9 +90,13 @@ class RemoteFiles:
             ) from None
         attempt.replace(path)
 
+    def add(self, root: Path, path: Path) -> None:
+        """Copy a file of a workspace to the store."""
+        self.work.put(name_of(root, path), path)
+
     def put(self, root: Path, path: Path) -> None:
         """Move a file of a workspace to the store."""
-        self.work.put(name_of(root, path), path)
+        self.add(root, path)
         path.unlink()
 
     def settle(self, root: Path, path: Path) -> None:

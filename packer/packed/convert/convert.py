@@ -5,9 +5,9 @@ import os
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
+from packer.jobs.upload import output_place
 from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
-from packer.workspace.folder import output_folder
 from readers.staging.layout import dataset_folder
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -46,8 +46,8 @@ def convert(
     ----------
     dataset : path
         A packed dataset.
-    out : path
-        A folder that is new, empty, or holds the conversion to resume.
+    out : path or str
+        A folder that is new, empty, or holds the conversion to resume; or a URL, as for `packer.build`.
     format : str, optional
         Format of the new shards, with `sample` by default the dataset's. A name in `shardspec.formats.FORMATS`.
     sample : {"frame", "track", "item"}, optional
@@ -90,15 +90,15 @@ def convert(
     BuildError
         If the job cannot continue. The same call resumes it.
     """
-    target = output_folder(out)
-    inputs = [open_input(dataset_folder(dataset), target)]
+    target, upload = output_place(out)
+    inputs = [open_input(dataset_folder(dataset), target if upload is None else upload.url)]
     options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     given = {"encode": encode, "quality": quality, "gop": gop, "subsampling": subsampling, "most_seconds": most_seconds}
     given = {name: value for name, value in given.items() if value is not None}
     if sample is not None:
         given |= {"shard_size": shard_size, "shuffle": shuffle, **({} if format is None else {"format": format})}
         regroup = import_target("packer.packed.convert.regroup:regroup", what="--sample", extra="pack")
-        made: JobResult = regroup(inputs[0], target, sample, given, options, listener_of(progress))
+        made: JobResult = regroup(inputs[0], target, sample, given, options, listener_of(progress), upload)
         return made
     for name in given:
         samples = "frame" if "video" in inputs[0].manifest.schema else "track or item"
@@ -106,4 +106,4 @@ def convert(
     if format is None:
         raise UsageError(option="format", expected="a format, or `sample` for other samples", found="neither")
     plan = plan_copy("convert", inputs, {"format": format, "shard_size": shard_size, "shuffle": shuffle})
-    return Job(plan, target, options, listener_of(progress)).run()
+    return Job(plan, target, options, listener_of(progress), upload).run()

@@ -15,6 +15,7 @@ from packer.builds.planning.plan import make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.result import BuildResult
 from packer.jobs.progress import ProgressListener, counted_stage
+from packer.jobs.upload import Upload
 from packer.packed.plan import PackedInput
 from packer.packed.split.part import ItemsOfRows
 from packer.recipe import Recipe
@@ -39,6 +40,7 @@ def regroup(
     chosen: Mapping[str, Any],
     how: BuildOptions,
     listener: ProgressListener,
+    upload: Upload | None,
 ) -> BuildResult:
     """Join the frames of a dataset to tracks or videos, or divide these into frames.
 
@@ -57,7 +59,7 @@ def regroup(
     recipe = Recipe.from_options({"format": manifest.format, **sampled, **chosen, "steps": "decode", "sample": sample})
     how = replace(how, on_error="fail", max_rejects=1.0)  # the dataset's own rejects stay
     job = RegroupJob.of_input(one, recipe, how, listener)
-    return finish_build(job, (), None, target, how, listener)
+    return finish_build(job, (), None, target, how, listener, upload)
 
 
 class RegroupJob(BuildJob):

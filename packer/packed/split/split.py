@@ -13,6 +13,7 @@ from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import read_column
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
+from packer.jobs.upload import output_place, output_store
 from packer.packed.export.names import safe_name
 from packer.packed.plan import PackedInput, open_input
 from packer.packed.split.part import ItemsOfRows, plan_part
@@ -24,10 +25,12 @@ from readers.seeding import check_seed
 from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray, fill_missing, mark_missing
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import Layout
+from shardspec.layout import MANIFEST_NAME, Layout
+from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.schema import NAME, Schema
 from shardspec.splits.assignment import SPLIT_NAMES, assign_rows, fold_ratios
 from shardspec.splits.groups import NO_GROUP, Groups, count_pairs, join_groups, names_of
+from shardspec.stores import Store
 from shardspec.wording import list_some, shorten
 
 RATIOS: Mapping[str, float] = {"train": 0.8, "val": 0.1, "test": 0.1}
@@ -186,8 +189,8 @@ def split(
     ----------
     dataset : path
         A packed dataset.
-    out : path
-        A folder in which each split gets its own folder, or the folder of a split to resume.
+    out : path or str
+        A folder or URL below which each split gets its own place, or that of a split to resume.
     by : str or sequence of str, optional
         A field of text, or of one value per sample: samples of the same value stay together. ``"source"`` keeps the
         frames of a video together. With several
@@ -225,7 +228,8 @@ def split(
     """
     how = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     listener = listener_of(progress)
-    target = output_folder(out)
+    store = output_store(out)
+    place: Path | str = output_folder(out) if store is None else store.url
     fields = () if by is None else names_of(by)
     seed, folds = check_seed(seed), plain_value(folds)
     check_options(fields, ratios, folds, stratify, seed, into)
@@ -233,10 +237,10 @@ def split(
         shares = fold_ratios(folds)
     else:
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(dataset_folder(dataset), target)
-    if Layout(target).manifest.exists():
+    one = open_input(dataset_folder(dataset), place)
+    if _read_manifest(place, store) is not None:
         raise UsageError(
-            place=target, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"
+            place=place, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"
         )
     several = [_read_whole_groups(one.path, field, dataset) for field in (fields if into is None else (into,))]
     groups = join_groups(several) if several else None
@@ -267,17 +271,19 @@ def split(
     parts = []
     shown = Stage(listener, "splitting", len(values), "parts") if len(values) > _BARS_MAX else nullcontext()
     with shown as whole:
-        for place, (name, value) in enumerate(values.items()):
-            rows_of = np.flatnonzero(places == place)
+        for number, (name, value) in enumerate(values.items()):
+            rows_of = np.flatnonzero(places == number)
+            target, upload = output_place(place / name if isinstance(place, Path) else f"{place}/{name}")
             plan = plan_part("split", one, {**options, "part": name}, rows_of, items)
-            result = Job(plan, target / name, how, listener if whole is None else _OfPart(listener, whole)).run()
+            result = Job(plan, target, how, listener if whole is None else _OfPart(listener, whole), upload).run()
             ratio = shares[name] if value is None else None
             count = len(rows_of) if group_of is None else _count_different(group_of[rows_of])
             parts.append(SplitPart(name, ratio, count, result, value, _count_strata(strata, rows_of)))
             if whole is not None:
                 whole.advance()
     parted = _count_parted(one, places) if group_of is None else 0
-    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted, _find_others(target, values))
+    others = _find_others(place, store, values)
+    return SplitResult(os.fspath(out), fields, into, stratify, tuple(parts), parted, others)
 
 
 def _count_different(numbers: IntArray) -> int:
@@ -287,16 +293,33 @@ def _count_different(numbers: IntArray) -> int:
     return int(np.count_nonzero(there))
 
 
-def _find_others(folder: Path, parts: Collection[str]) -> tuple[str, ...]:
-    """Return the folders next to the parts that are parts of other splits."""
+def _find_others(place: Path | str, store: Store | None, parts: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the datasets next to the parts that are parts of other splits."""
+    if store is None:
+        names = {path.name for path in Path(place).iterdir()}
+    else:
+        names = {
+            folder for one in store.list() for folder, _, name in [one.name.partition("/")] if name == MANIFEST_NAME
+        }
     found = []
-    for path in sorted(folder.iterdir()):
-        if path.name not in parts:
-            with suppress(DatasetError):
-                job = Layout(path).load().wall_clock.get("job")
-                if isinstance(job, Mapping) and job.get("kind") == "split":
-                    found.append(path.name)
+    for name in sorted(names - {*parts}):
+        with suppress(DatasetError):
+            manifest = _read_manifest(place, store, name)
+            job = None if manifest is None else manifest.wall_clock.get("job")
+            if isinstance(job, Mapping) and job.get("kind") == "split":
+                found.append(name)
     return tuple(found)
+
+
+def _read_manifest(place: Path | str, store: Store | None, below: str = "") -> Manifest | None:
+    """Return the manifest of the dataset below the place of a split, if there is one."""
+    if store is None:
+        layout = Layout(Path(place, below))
+        return layout.load() if layout.manifest.exists() else None
+    name = f"{below}/{MANIFEST_NAME}".lstrip("/")
+    with suppress(FileNotFoundError):
+        return Manifest.loads(store.read(name, MANIFEST_BYTES_MAX), store.place(name))
+    return None
 
 
 def _read_whole_groups(path: Path, field: str, dataset: str | os.PathLike[str]) -> Groups:

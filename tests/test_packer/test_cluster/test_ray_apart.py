@@ -134,6 +134,19 @@ def test_nodes_without_a_shared_disk_make_the_bytes_of_one_host(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def test_a_conversion_from_a_bucket_to_a_bucket(apart: Apart, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    apart.run(*apart.build("built", tmp_path / "build"))
+    words = (f"s3://{BUCKET}/built", "--format", "npy", "--shuffle", "3", "--shard-size", "10kB")
+    places = ("env", f"TMPDIR={tmp_path / 'scratch'}", f"FACEPACK_CACHE={tmp_path / 'cache'}")
+    local = arguments("convert", words[0], tmp_path / "local", *words[1:], "--engine", "inline")
+    apart.run(*apart.ray.command(*places, *local))
+    stored = arguments("convert", words[0], f"s3://{BUCKET}/converted", *words[1:], "--engine", "ray")
+    apart.run(*apart.ray.command(*places, f"RAY_ADDRESS={apart.ray.address}", *stored))
+    assert downloaded(apart, "converted", tmp_path / "back") == fingerprints(tmp_path / "local")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
 def test_a_lost_coordinator_and_a_lost_node(apart: Apart, expected: dict[str, dict[str, str]], tmp_path: Path) -> None:
     """The same command goes on where the lost coordinator was: no piece is made twice."""
     more = ("--work", f"s3://{BUCKET}/scratch", *STEPS)

@@ -269,7 +269,6 @@ def test_a_build_of_rejects_alone_leaves_no_mark(here: StoreServer, tmp_path: Pa
         ("out", lambda source, url: packer.dry_run(source, "https://127.0.0.1/x")),
         ("out", lambda source, url: packer.Writer(url)),
         ("out", lambda source, url: packer.pack(np.zeros, [1], url, engine="inline")),
-        ("out", lambda source, url: packer.convert(source, url, format="npy")),
         ("dataset", lambda source, url: packer.add(url, source)),
     ],
 )
