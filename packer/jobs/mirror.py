@@ -93,7 +93,7 @@ class RemoteMirror:
         self._lease.acquire()
         try:
             self._pull()
-            self._lease.check(at_once=True)  # another process may have taken it at the same moment
+            self._lease.check(at_once=True)  # a store without conditional writes may have given it to two processes
         except BaseException:
             self._lease.release()
             raise
@@ -241,7 +241,7 @@ def is_renewed(store: Store, holder: Holder) -> bool:
     """Wait until a lease is renewed; return False if it was released, or is not renewed in twice the usual time."""
     until_s = time.monotonic() + 2 * holder.lease_s / _RENEWALS
     while True:
-        now = _read_lease(store)
+        now, _ = _read_lease(store)
         if now is None or now.ended:
             return False
         if (now.name, now.beat) != (holder.name, holder.beat):
@@ -297,8 +297,8 @@ def is_ours(name: str) -> bool:
 class _StoredLease:
     """The lease of a workspace in a store: an object with the record of its holder, who rewrites it every few seconds.
 
-    A process that dies stops renewing its lease. If two processes take it at the same moment, the one that wrote first
-    finds at its next check that it has lost it.
+    A process that dies stops renewing its lease. If two processes take it at the same moment, only the first gets it. At
+    stores without conditional writes (`Store.put_if`), the first finds at its next check that it has lost it.
     """
 
     def __init__(self, store: Store, say: Callable[[str], None]) -> None:
@@ -317,9 +317,13 @@ class _StoredLease:
         seen: tuple[str, int] | None = None
         still_s, looked_s = 0.0, time.monotonic()
         while True:
-            other = self._read()
-            if other is None or other.ended or is_running(other.process) is False:
+            other, etag = _read_lease(self._store)
+            if other is not None and other.name == self._holder.name:
                 break
+            if other is None or other.ended or is_running(other.process) is False or still_s >= other.lease_s:
+                self._write(etag)
+                still_s = 0.0
+                continue
             now = other.name, other.beat
             if is_running(other.process) or (seen is not None and seen != now):
                 raise BuildLockedError(
@@ -330,8 +334,6 @@ class _StoredLease:
             # At most the time between two renewals counts, because this process itself may have been suspended.
             still_s += min(time.monotonic() - looked_s, other.lease_s / _RENEWALS)
             looked_s = time.monotonic()
-            if still_s >= other.lease_s:
-                break
             if seen is None:
                 self._say(
                     f"another build holds {self._store.url} ({other.describe()}): waiting up to {other.lease_s:g} s "
@@ -339,7 +341,6 @@ class _StoredLease:
                 )
             seen = now
             time.sleep(min(_PAUSE_S, other.lease_s / 20))
-        self._write()
         self._thread.start()
 
     def check(self, *, at_once: bool) -> None:
@@ -363,10 +364,10 @@ class _StoredLease:
         self._stop.set()
         self._thread.join()
         with suppress(StoreError):
-            self.look()
+            etag = self.look()
             if not self.is_lost:
                 self._holder = replace(self._holder, ended=True)
-                self._write()
+                self._write(etag)
 
     def remove(self) -> None:
         """Delete the lease with the other objects."""
@@ -374,32 +375,32 @@ class _StoredLease:
         self._thread.join()
         self._store.delete([_LEASE])
 
-    def look(self) -> None:
-        """Find out whether another process has taken or removed the lease."""
-        other = self._read()
+    def look(self) -> str | None:
+        """Find out whether another process has taken or removed the lease. Return its ETag."""
+        other, etag = _read_lease(self._store)
         self.is_lost = self.is_lost or other is None or other.name != self._holder.name
+        return etag
 
     def _renew(self) -> None:
         while not self._stop.wait(self._holder.lease_s / _RENEWALS):
             with suppress(StoreError):  # a store that is away: the next renewal may succeed in time
-                self.look()
+                etag = self.look()
                 if self.is_lost:
                     return
                 self._holder = replace(self._holder, beat=self._holder.beat + 1)
-                self._write()
+                self._write(etag)
 
-    def _read(self) -> Holder | None:
-        return _read_lease(self._store)
-
-    def _write(self) -> None:
-        self._store.put(_LEASE, json.dumps(asdict(self._holder)).encode())
+    def _write(self, etag: str | None) -> None:
+        """Write the lease in place of the one with an ETag. Whether it is still there is seen when it is read again."""
+        self._store.put_if(_LEASE, json.dumps(asdict(self._holder)).encode(), etag)
 
 
-def _read_lease(store: Store) -> Holder | None:
-    try:
-        return Holder.from_json(json.loads(store.read(_LEASE, _LEASE_BYTES)))
-    except (FileNotFoundError, ValueError):
-        return None
+def _read_lease(store: Store) -> tuple[Holder | None, str | None]:
+    """Return the lease and its ETag."""
+    data, etag = store.read_small(_LEASE, _LEASE_BYTES)
+    with suppress(ValueError):
+        return Holder.from_json(json.loads(data)), etag
+    return None, etag
 
 
 def _state(path: Path) -> tuple[int, int]:

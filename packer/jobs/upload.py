@@ -32,6 +32,7 @@ from shardspec.wording import list_some, program
 _MARK = f"{BUILD_FOLDER}/upload.json"
 """Object that marks an unfinished upload. It says whose the upload is."""
 _MARK_BYTES_MAX = 1 << 16
+_TAKEN = "another build has begun to upload to the same place: this build stops"
 _CARD_BYTES_MAX = 1 << 20
 _PROBE_S = 10
 """Seconds for which the first request is repeated."""
@@ -94,6 +95,7 @@ class Upload:
         self.work = work
         self.manifest: Manifest | None = None
         self._sizes: dict[str, int] = {}
+        self._marked: str | None = None
         self._left: list[str] = []
         self._look()
         if work is not None:
@@ -111,7 +113,8 @@ class Upload:
             If it does. With `overwrite`, unfinished uploads are allowed.
         """
         self._look()  # again, because the source has been listed since
-        mark, here = self._read_mark(), self._describe(space)
+        mark, self._marked = _find_mark(self._store)
+        here = self._describe(space)
         if self.work is not None:
             del here["host"]  # any host may resume it
         strange = {name: mark.get(name) for name in here} != here and mark.get("id") != self._state(space).get("id")
@@ -149,7 +152,9 @@ class Upload:
         self._record = state
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
-        self._store.put(_MARK, json.dumps({"id": state["id"], **self._describe(space)}).encode())
+        self._store.put_if(_MARK, json.dumps({"id": state["id"], **self._describe(space)}).encode(), self._marked)
+        if self._read_mark().get("id") != state["id"]:
+            raise BuildLockedError(_TAKEN, place=self.url)
         plans = [name for name in self._left if name.endswith(f"/{PLAN_NAME}")]
         for names in (plans, [name for name in self._left if name not in plans]):  # without a plan, no job is resumed
             self._store.delete(names)
@@ -208,9 +213,7 @@ class Upload:
         write_record(space.upload, state)
         check(at_once=True)
         if not self.finish(space):
-            raise BuildLockedError(
-                "another build has begun to upload to the same place: this build stops", place=self.url
-            )
+            raise BuildLockedError(_TAKEN, place=self.url)
 
     def finish(self, space: Workspace) -> bool:
         """Commit an upload of which only the commit is left, or has been interrupted, and return whether it is done."""
@@ -228,6 +231,7 @@ class Upload:
         kept = {_MARK, MANIFEST_NAME, CARD_NAME, *(entry.name for entry in manifest.entries)}
         self._store.delete([name for name in self._sizes if name not in kept])
         self._store.delete([_MARK])
+        self._marked = None
         self.manifest = manifest
         return True
 
@@ -359,7 +363,13 @@ def _is_ours(name: str) -> bool:
 
 def read_mark(store: Store) -> dict[str, Any]:
     """Return ``host`` and ``work`` of the unfinished upload to a place; nothing if there is none."""
-    with suppress(FileNotFoundError, ValueError):
-        found = json.loads(store.read(_MARK, _MARK_BYTES_MAX))
-        return found if isinstance(found, dict) else {}
-    return {}
+    return _find_mark(store)[0]
+
+
+def _find_mark(store: Store) -> tuple[dict[str, Any], str | None]:
+    """Return the mark (`read_mark`) and its ETag."""
+    data, etag = store.read_small(_MARK, _MARK_BYTES_MAX)
+    with suppress(ValueError):
+        found = json.loads(data)
+        return found if isinstance(found, dict) else {}, etag
+    return {}, etag

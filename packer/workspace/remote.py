@@ -100,16 +100,10 @@ class RemoteFiles:
         path.unlink()
 
     def settle(self, root: Path, path: Path) -> None:
-        """Replace a file by the object with its name. If there is none, the file becomes the object.
-
-        Then the object is read too, because another process may have replaced it at the same moment.
-        """
+        """Replace a file by the object with its name. If there is none, the file becomes the object."""
         name = name_of(root, path)
-        try:
-            data = self.work.read(name, _SMALL_BYTES)
-        except FileNotFoundError:
-            self.work.put(name, path)
-            data = self.work.read(name, _SMALL_BYTES)
+        self.work.put_if(name, path.read_bytes(), None)
+        data = self.work.read(name, _SMALL_BYTES)
         attempt = temporary_path(path)
         attempt.write_bytes(data)
         attempt.replace(path)

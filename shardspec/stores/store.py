@@ -64,6 +64,10 @@ _EXPIRED = "ExpiredToken"
 """Code of S3 for credentials that have expired, among other errors of status 400."""
 _REFUSED = re.compile("status code: 40[013]")
 """Part of obstore's messages about refused requests other than for an object. A request without body has no code of S3."""
+_ANOTHER = ("AlreadyExistsError", "PreconditionError")
+"""obstore's errors about a condition of a write that does not hold."""
+_UNCONDITIONAL = re.compile("NotImplemented|NotSupported|status code: 501")
+"""Parts of errors about a store, or a setting of it, without conditional writes."""
 _RENEW = "renew the credentials, then repeat the command to resume"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
@@ -150,6 +154,7 @@ class Store(Remote):
         weakref.finalize(self, self._threads.close).atexit = False
         self._slots = BoundedSemaphore(2 * self._connections)
         self._has_ranges = None if parts.scheme.startswith("http") else True
+        self._has_conditions = True
         self._account: Any = None
         self._signs = True
         client: dict[str, Any] = {
@@ -436,6 +441,47 @@ class Store(Remote):
                 found="none" if found is None else found.bytes,
             )
 
+    def read_small(self, name: str, most: int) -> tuple[bytes, str | None]:
+        """Return the content and the ETag of an object for `put_if`; no bytes if it has more than `most`, or does not exist."""
+        try:
+            found, chunks = self.get(name)
+        except FileNotFoundError:
+            return b"", None
+        return b"".join(chunks) if found.bytes <= most else b"", found.etag
+
+    def put_if(self, name: str, content: bytes, etag: str | None) -> bool:
+        """Write a small object if the present one has an ETag, or with None if there is none.
+
+        Of several processes, only the first writes. At stores without conditional writes, several may that begin at the
+        same moment.
+
+        Returns
+        -------
+        bool
+            Whether it was written. After a fault on the way, the answer may be False although it was.
+        """
+        with self._reporting(name):
+            try:
+                meta = call_interruptibly(self._client.head, self._store, name)
+            except FileNotFoundError:
+                meta = None
+            if (None if meta is None else _plain(_stored(meta).etag)) != (None if etag is None else _plain(etag)):
+                return False
+            known = (
+                {} if meta is None else {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+            )
+            try:
+                put = partial(self._client.put, self._store, name, content)
+                call_interruptibly(partial(put, mode=known or "create") if self._has_conditions else put)
+            except Exception as error:
+                if type(error).__name__ in _ANOTHER:
+                    return False
+                if not self._has_conditions or not _UNCONDITIONAL.search(f"{type(error).__name__} {error}"):
+                    raise
+                self._has_conditions = False
+                call_interruptibly(put)
+        return True
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete some objects."""
         names = list(names)
@@ -491,6 +537,11 @@ def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:
     if span is not None:
         return {"range": (span[0] + start, span[1])}
     return {"range": {"offset": start}} if start else {}
+
+
+def _plain(etag: str) -> str:
+    """Return an ETag without quotation marks, which some answers of Azure lack."""
+    return etag.removeprefix("W/").strip('"')
 
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:

@@ -6,8 +6,10 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from support.builds import QUIET, TESTS, write_images
@@ -236,6 +238,38 @@ def test_of_two_builds_that_begin_at_once_one_stops_before_any_work(here: StoreS
     assert work.read("holder.json", 1000) == other
 
 
+def test_of_many_builds_that_begin_at_once_one_works(here: StoreServer, tmp_path: Path) -> None:
+    url, begin, end = here.url("many"), threading.Barrier(12, timeout=60), threading.Barrier(12, timeout=60)
+    ended = {"name": "ended", "host": "elsewhere", "ended": True}
+
+    def enter(number: int) -> bool:
+        space = Workspace(tmp_path / str(number), remote=RemoteFiles(Store(url), Store(here.url("many-out"))))
+        space.root.mkdir()
+        begin.wait()
+        with suppress(BuildLockedError), RemoteMirror(space, print):
+            end.wait()
+            return True
+        end.wait()
+        return False
+
+    for number, before in enumerate((None, json.dumps(ended).encode(), b"damaged")):
+        if before is not None:
+            Store(url).put("holder.json", before)
+        with ThreadPoolExecutor(12) as threads:
+            assert sum(threads.map(enter, range(12 * number, 12 * number + 12))) == 1
+
+
+@pytest.mark.parametrize("kind", ["unconditional", "501"])
+def test_a_lease_at_a_store_without_conditional_writes(here: StoreServer, tmp_path: Path, kind: str) -> None:
+    work = Store(here.url(f"lease-{kind}"), patience_s=1)
+    space = Workspace(tmp_path, remote=RemoteFiles(work, Store(here.url("lease-out"))))
+    here.fail({"match": "PUT .*holder", "kind": kind, "times": FOREVER})
+    with RemoteMirror(space, print), pytest.raises(BuildLockedError), RemoteMirror(space, print):
+        pass
+    here.fail()
+    assert here.objects(f"lease-{kind}") == {}
+
+
 def test_an_item_that_kills_is_rejected_as_on_one_disk(here: StoreServer, tmp_path: Path) -> None:
     few = write_images(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
     steps = ("--size", 16, "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
@@ -389,13 +423,15 @@ def test_a_finished_build_needs_no_permission_to_write(here: StoreServer, source
 
 
 def test_the_first_of_two_machines_is_recorded_once(here: StoreServer, tmp_path: Path) -> None:
-    class Contested(Store):
-        def put(self, name: str, content: Path | bytes | IO[bytes]) -> None:
-            super().put(name, content)
-            super().put(name, b"other")
+    store, begin = Store(here.url("machines")), threading.Barrier(12, timeout=60)
 
-    path = tmp_path / "parts/machine.json"
-    path.parent.mkdir()
-    path.write_bytes(b"mine")
-    RemoteFiles(Contested(here.url("machines")), Store(here.url("machines-out"))).settle(tmp_path, path)
-    assert path.read_bytes() == b"other"
+    def settle(number: int) -> bytes:
+        path = tmp_path / f"{number}/parts/machine.json"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"%d" % number)
+        begin.wait()
+        RemoteFiles(store, Store(here.url("machines-out"))).settle(tmp_path / str(number), path)
+        return path.read_bytes()
+
+    with ThreadPoolExecutor(12) as threads:
+        assert len({*threads.map(settle, range(12))}) == 1
