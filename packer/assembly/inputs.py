@@ -1,18 +1,20 @@
-"""The inputs of a merge: packed datasets, and the pieces of a build."""
+"""The inputs of a merge: packed datasets, and the pieces of a build in the places where they are."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from packer.assembly.piece import PieceReader, columns_from_json, columns_to_json
-from packer.assembly.piece_places import IN_WORKSPACE, PiecePlaces, open_piece
+from packer.assembly.piece import Piece, PieceReader, columns_from_json, columns_to_json
+from packer.assembly.remote_piece import RemotePiece
 from packer.assembly.schemas import adapter
 from packer.assembly.table import Lengths, RowTable, class_numbers
 from packer.workspace import Workspace
+from packer.workspace.durable import damaged
 from readers.formats.shards import ShardReader, open_shard
 from shardspec.columns import Buffer, Columns, IntArray, allocate
 from shardspec.entries import Column, Shard
@@ -202,6 +204,45 @@ class _DatasetReader:
                 else:
                     for position, value in zip(at.tolist(), values, strict=True):
                         out[name][position] = value
+
+
+class PiecePlaces(NamedTuple):
+    """Places of the pieces of all tasks; if there are none, the pieces are in the job's own workspace.
+
+    Attributes
+    ----------
+    folders : sequence of str
+        Roots of workspaces with the same plan.
+    of_task : sequence of int
+        Number of the folder with each task's piece.
+    objects : sequence of str
+        Names of the pieces in the store of the job's own workspace.
+    """
+
+    folders: Sequence[str] = ()
+    of_task: Sequence[int] = ()
+    objects: Sequence[str] = ()
+
+    def find(self, workspace: Workspace, task: int) -> Workspace:
+        """Return the workspace that holds the piece of a task."""
+        return replace(workspace, root=Path(self.folders[self.of_task[task]])) if self.folders else workspace
+
+
+IN_WORKSPACE = PiecePlaces()
+"""All pieces are in the job's own workspace."""
+
+
+def open_piece(workspace: Workspace, places: PiecePlaces, task: int) -> Piece:
+    """Open the piece of a finished task. Wait for the file if it is not visible yet."""
+    if workspace.remote is not None:
+        return RemotePiece(workspace.remote, places.objects[task] if places.objects else workspace.remote.pieces[task])
+    path = places.find(workspace, task).part(task)
+    try:
+        return Piece(path)
+    except FileNotFoundError:
+        if not workspace.shared:
+            raise damaged(path) from None
+        return Piece(workspace.promised(path))
 
 
 class PieceInput:

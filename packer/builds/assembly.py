@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import carry_columns
-from packer.assembly.inputs import describe_pieces
+from packer.assembly.inputs import PiecePlaces, describe_pieces, open_piece
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.piece import ColumnSpec, Piece, PieceColumns, count_columns
-from packer.assembly.piece_places import PiecePlaces, open_piece
 from packer.assembly.plan import Merge, shuffled
 from packer.assembly.records import ItemIdentity, NewGeneration, ReportWriter, reported_items
 from packer.assembly.schemas import FieldRules, extend_schema

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from packer.assembly.piece_places import PiecePlaces
+from packer.assembly.inputs import PiecePlaces
 from packer.assembly.plan import Merge, ShardPlan
 from packer.assembly.records import GONE, REMOVED
 from packer.builds.assembly import BuildAssembler

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from packer.assembly.piece import PackedItem, Piece
-from packer.assembly.piece_places import put_piece
 from packer.assembly.piece_writer import PieceWriter
+from packer.assembly.remote_piece import put_piece
 from packer.assembly.shard import PlannedShards
 from packer.builds.planning.plan import BuildPlan, item_digest
 from packer.builds.records import report_of

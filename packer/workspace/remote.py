@@ -29,7 +29,7 @@ DEFAULT_WORK = f"{BUILD_FOLDER}/work"
 """Name of a workspace below the dataset's place, if no other place is chosen for it."""
 
 _PIECE = re.compile(r"parts/([0-9a-f]+)/[0-9]+/part-([0-9]+)\.[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]{8}\Z")
-"""Key of the plan and number of the task in the name of a piece (`packer.assembly.piece_places`)."""
+"""Key of the plan and number of the task in the name of a piece (`packer.assembly.remote_piece`)."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from packer.assembly.piece_places import PiecePlaces
+from packer.assembly.inputs import PiecePlaces
 from packer.builds.build import finish_build
 from packer.builds.job import BuildJob
 from packer.builds.pieces.folder import PieceFolder

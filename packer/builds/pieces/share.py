@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from packer.assembly.piece_places import PiecePlaces, open_piece
+from packer.assembly.inputs import PiecePlaces, open_piece
 from packer.builds.job import BuildJob, BuildRequest
 from packer.builds.pieces.folder import PieceFolder
 from packer.builds.planning.plan import ItemLines

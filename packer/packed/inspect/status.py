@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packer.assembly.piece_places import PiecePlaces, open_piece
+from packer.assembly.inputs import PiecePlaces, open_piece
 from packer.assembly.plan import ShardPlan
 from packer.builds.work import summarise
 from packer.jobs.mirror import is_renewed, peek

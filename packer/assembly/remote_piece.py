@@ -1,4 +1,4 @@
-"""Where the pieces of a build are, and how they are opened: from a folder, or by ranges of an object.
+"""Pieces in a store, which are opened and read by ranges of an object.
 
 The object of a piece is its file, followed by the values of its index fields, group by group and column by column. So one
 request for the end of the object returns everything that the merge needs. Its name says where this end begins:
@@ -8,17 +8,15 @@ request for the end of the object returns everything that the merge needs. Its n
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from packer.assembly.piece import TAIL, Piece, PieceColumns, RowGroup
 from packer.workspace import Workspace
-from packer.workspace.durable import damaged
 from packer.workspace.remote import RemoteFiles, name_of
 from packer.workspace.shared_files import map_threaded
 from shardspec.columns import IntArray
@@ -30,45 +28,6 @@ _SPAN_BYTES = 8 << 20
 """Most bytes of one request. Several are sent at a time."""
 
 _REQUESTS = 4
-
-
-class PiecePlaces(NamedTuple):
-    """Places of the pieces of all tasks; if there are none, the pieces are in the job's own workspace.
-
-    Attributes
-    ----------
-    folders : sequence of str
-        Roots of workspaces with the same plan.
-    of_task : sequence of int
-        Number of the folder with each task's piece.
-    objects : sequence of str
-        Names of the pieces in the store of the job's own workspace.
-    """
-
-    folders: Sequence[str] = ()
-    of_task: Sequence[int] = ()
-    objects: Sequence[str] = ()
-
-    def find(self, workspace: Workspace, task: int) -> Workspace:
-        """Return the workspace that holds the piece of a task."""
-        return replace(workspace, root=Path(self.folders[self.of_task[task]])) if self.folders else workspace
-
-
-IN_WORKSPACE = PiecePlaces()
-"""All pieces are in the job's own workspace."""
-
-
-def open_piece(workspace: Workspace, places: PiecePlaces, task: int) -> Piece:
-    """Open the piece of a finished task. Wait for the file if it is not visible yet."""
-    if workspace.remote is not None:
-        return RemotePiece(workspace.remote, places.objects[task] if places.objects else workspace.remote.pieces[task])
-    path = places.find(workspace, task).part(task)
-    try:
-        return Piece(path)
-    except FileNotFoundError:
-        if not workspace.shared:
-            raise damaged(path) from None
-        return Piece(workspace.promised(path))
 
 
 def put_piece(workspace: Workspace, remote: RemoteFiles, path: Path) -> str:
