@@ -406,7 +406,7 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_dataset(
         raise OSError(28, "No space left on device", str(tmp_path / "out"))
 
     target = (
-        "packer.assembly.plan.write_shard" if at == "write_shard" else f"packer.assembly.piece_writer.PieceWriter.{at}"
+        "packer.assembly.shard.write_shard" if at == "write_shard" else f"packer.assembly.piece_writer.PieceWriter.{at}"
     )
     monkeypatch.setattr(target, full)
     with pytest.raises(BuildError, match="cannot be written: No space left on device"):
