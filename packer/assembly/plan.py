@@ -2,6 +2,7 @@
 
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -297,7 +298,11 @@ def count_labels(index: Path) -> dict[int, int]:
         return {}
     if labels.dtype.kind not in "iu":
         return {}
-    return dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True))
+    counts = Counter[int]()
+    for first in range(0, len(labels), _INDEX_ROWS):
+        values, numbers = np.unique(labels[first : first + _INDEX_ROWS], return_counts=True)
+        counts.update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
+    return dict(counts)
 
 
 def shuffled(rows: int, seed: int) -> IntArray:

@@ -97,7 +97,7 @@ class RowTable:
         for name, lengths in self._lengths.items():
             lengths.extend(compact(group.lengths[:, self._places[name]]))
         for name, values in self._values.items():
-            values.extend(self._encode(group, name) if name in self._codes else group.numbers(name))
+            values.extend(self._encode(group, name) if name in self._codes else _narrow(group.numbers(name)))
         self._rows += len(group)
 
     def settle(self) -> Schema:
@@ -157,4 +157,14 @@ def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
 
 def _longer(lengths: Lengths, more: int) -> Lengths:
     """Add the same number of bytes to each length."""
-    return compact(lengths.astype(np.int64) + more) if more else lengths
+    if lengths.max(initial=0) + more > np.iinfo(np.uint32).max:
+        return lengths.astype(np.int64) + more
+    return lengths + np.uint32(more) if more else lengths
+
+
+def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return int64 values as int32 if they fit."""
+    limits = np.iinfo(np.int32)
+    if values.dtype != np.int64 or values.min(initial=0) < limits.min or values.max(initial=0) > limits.max:
+        return values
+    return values.astype(np.int32)
