@@ -68,6 +68,8 @@ _ANOTHER = ("AlreadyExistsError", "PreconditionError")
 """obstore's errors about a condition of a write that does not hold."""
 _UNCONDITIONAL = re.compile("NotImplemented|NotSupported|status code: 501")
 """Parts of errors about a store, or a setting of it, without conditional writes."""
+_UNANSWERED = re.compile("kind: (?:Timeout|Interrupted)")
+"""Part of errors about a request that may have been carried out. The client repeats it only if it has no condition."""
 _RENEW = "renew the credentials, then repeat the command to resume"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _HINTS: Mapping[str, str] = {
@@ -460,27 +462,29 @@ class Store(Remote):
         bool
             Whether it was written. After a fault on the way, the answer may be False although it was.
         """
+        put, is_silent = partial(self._client.put, self._store, name, content), False
         with self._reporting(name):
-            try:
-                meta = call_interruptibly(self._client.head, self._store, name)
-            except FileNotFoundError:
-                meta = None
-            if (None if meta is None else _plain(_stored(meta).etag)) != (None if etag is None else _plain(etag)):
-                return False
-            known = (
-                {} if meta is None else {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-            )
-            try:
-                put = partial(self._client.put, self._store, name, content)
-                call_interruptibly(partial(put, mode=known or "create") if self._has_conditions else put)
-            except Exception as error:
-                if type(error).__name__ in _ANOTHER:
+            while True:
+                try:
+                    meta = call_interruptibly(self._client.head, self._store, name)
+                except FileNotFoundError:
+                    meta = {}
+                if _plain(_stored(meta).etag if meta else None) != _plain(etag):
                     return False
-                if not self._has_conditions or not _UNCONDITIONAL.search(f"{type(error).__name__} {error}"):
-                    raise
-                self._has_conditions = False
-                call_interruptibly(put)
-        return True
+                known = {key: meta[key] for key in ("e_tag", "version") if meta.get(key) is not None}
+                try:
+                    call_interruptibly(partial(put, mode=known or "create") if self._has_conditions else put)
+                    return True
+                except Exception as error:
+                    text = f"{type(error).__name__}: {error}"
+                    if text.startswith(_ANOTHER):
+                        return False
+                    if self._has_conditions and _UNCONDITIONAL.search(text):
+                        self._has_conditions = False
+                    elif is_silent or not _UNANSWERED.search(text):
+                        raise
+                    else:
+                        is_silent = True
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete some objects."""
@@ -539,9 +543,9 @@ def _options(span: tuple[int, int] | None, start: int = 0) -> dict[str, Any]:
     return {"range": {"offset": start}} if start else {}
 
 
-def _plain(etag: str) -> str:
+def _plain(etag: str | None) -> str | None:
     """Return an ETag without quotation marks, which some answers of Azure lack."""
-    return etag.removeprefix("W/").strip('"')
+    return None if etag is None else etag.removeprefix("W/").strip('"')
 
 
 def _stored(meta: Mapping[str, Any]) -> StoredObject:

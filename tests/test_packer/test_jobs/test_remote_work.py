@@ -270,6 +270,13 @@ def test_a_lease_at_a_store_without_conditional_writes(here: StoreServer, tmp_pa
     assert here.objects(f"lease-{kind}") == {}
 
 
+def test_a_lease_whose_write_is_not_answered(here: StoreServer, tmp_path: Path) -> None:
+    work = Store(here.url("unanswered"), {"client_options": {"timeout": "2s"}})
+    here.fail({"match": "PUT .*holder", "kind": "hang", "times": 1})
+    with RemoteMirror(Workspace(tmp_path, remote=RemoteFiles(work, Store(here.url("lease-out")))), print):
+        assert here.left() == [0]
+
+
 def test_an_item_that_kills_is_rejected_as_on_one_disk(here: StoreServer, tmp_path: Path) -> None:
     few = write_images(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
     steps = ("--size", 16, "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
