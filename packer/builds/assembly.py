@@ -48,7 +48,7 @@ from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
 from shardspec.entries import Counts, strip_tag
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
-from shardspec.layout import REJECTS_NAME, Layout
+from shardspec.layout import REJECTS_NAME, Layout, place_of
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, program, shorten
 
@@ -237,12 +237,12 @@ class BuildAssembler:
         if len(removed) == base.samples and not counts.samples:
             discard(space)
             raise UsageError(
-                place=compared.layout.root,
+                place=place_of(compared.layout.root),
                 expected="an update that leaves samples",
                 found=f"one that removes all {base.samples} and adds none",
                 hint="give another source, or pack this one into another folder",
             )
-        dataset = {"path": str(compared.layout.root), "digest": base.digest, "columns": False}
+        dataset = {"path": str(place_of(compared.layout.root)), "digest": base.digest, "columns": False}
         inputs = [dataset, *pieces]
         if compared.rewrites:
             kept = np.delete(np.arange(base.samples), removed)
@@ -334,7 +334,7 @@ def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     expected = samples.sum()
     if len(found) != expected:
         raise DatasetError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected=f"{expected} samples of the items to replace or drop",
             found=len(found),
             hint="pack it again with --overwrite",
@@ -349,8 +349,10 @@ def _next_shard(base: Manifest) -> int:
 
 
 def _check_shards(layout: Layout, base: Manifest) -> None:
+    entries = [entry for shard in base.shards for entry in shard.files]
+    layout.require(entries)
     with ThreadPoolExecutor(available_processors()) as threads:
-        for _ in threads.map(layout.check_digest, [entry for shard in base.shards for entry in shard.files]):
+        for _ in threads.map(layout.check_digest, entries):
             pass
 
 

@@ -15,9 +15,10 @@ from packer.builds.planning.listing import list_items
 from packer.builds.provenance import describe_runtime
 from packer.builds.records import BuildTotals, stored_labels
 from packer.builds.result import BuildResult, check_rejects
+from packer.builds.update.base import find_base
 from packer.builds.update.checks import describe_outdated
 from packer.builds.update.compare import UpdateCounts, compare
-from packer.jobs.job import Job
+from packer.jobs.job import Job, finish_upload
 from packer.jobs.progress import ProgressListener, counted_stage, listener_of
 from packer.jobs.upload import Upload, output_store
 from packer.recipe import Recipe, StepSpec, refuse_unknown
@@ -29,7 +30,7 @@ from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
 from packer.workspace import Workspace
 from packer.workspace.describing import change_about
-from packer.workspace.folder import clear_addition, committed, finish_interrupted, output_folder
+from packer.workspace.folder import clear_addition, finish_interrupted, output_folder
 from packer.workspace.remote import DEFAULT_WORK, RemoteFiles, check_places
 from packer.workspace.scratch import TemporaryFiles
 from shardspec.errors import UsageError
@@ -148,6 +149,9 @@ def run_build(request: BuildRequest, progress: bool | ProgressListener, upload: 
     listener = listener_of(progress)
     planned = plan_build(request, listener)
     if isinstance(planned, BuildResult):
+        if upload is not None:
+            finish_upload(upload, request.out, listener)
+            planned = dataclasses.replace(planned, path=upload.url)
         planned = _described(planned, request.out, request.options, upload)
         check_rejects(planned, request.options)
         return planned
@@ -215,15 +219,15 @@ def plan_build(
     listing = list_items(request.source, recipe, listener)
     runtime = describe_runtime(recipe, declared=request.declaration is not None)
     notes = tuple(listing.notes)
-    layout, comparison = Layout(out), None
+    space, comparison = Workspace(Layout(out).build), None
     if options.grows:
-        finish_interrupted(Workspace(layout.build))
-        comparison = compare(layout, committed(layout), listing, recipe, runtime, options)
+        finish_interrupted(space)
+        comparison = compare(*find_base(request), listing, recipe, runtime, options)
     if comparison is not None:
         notes = (*notes, *comparison.notes)
         listing = comparison.listing
         if not comparison.has_work:
-            clear_addition(Workspace(layout.build), listener.on_message)
+            clear_addition(space, listener.on_message)
             return BuildResult(out, comparison.base, True, found_finished=True, growth=comparison.growth, notes=notes)
     with counted_stage(listener, "planning", len(listing.items[: recipe.limit])):
         job = BuildJob.of_listing(request, runtime, listing, comparison)
@@ -304,13 +308,6 @@ def _resolve(
     if store is None:
         refuse_work(how)
         target = output_folder(out)
-    elif how.grows:
-        raise UsageError(
-            option="update" if how.update else "retry_rejects",
-            expected="a dataset in a local folder",
-            found=store.url,
-            hint=f"fetch the dataset with {program()} copy",
-        )
     elif (url := _remote_work(store, how)) is not None:
         scratch = TemporaryFiles()
         remote, target = _open_remote(url, source, store, storage_options, scratch), scratch.path / "dataset"
@@ -321,9 +318,15 @@ def _resolve(
 
 def _remote_work(out: Store, options: BuildOptions) -> str | None:
     """Return the URL of the workspace, or None if it is a local folder."""
-    if options.work is not None:
-        return options.work if names_store(options.work) else None
-    return f"{out.url}/{DEFAULT_WORK}" if ENGINES[options.engine].many_hosts else None
+    if options.work is None:
+        return out.place(DEFAULT_WORK) if ENGINES[options.engine].many_hosts or options.grows else None
+    if names_store(options.work):
+        return options.work
+    if options.grows:
+        raise UsageError(
+            option="work", expected="a URL of the output's store, since a dataset there is to grow", found=options.work
+        )
+    return None
 
 
 def _open_remote(

@@ -16,6 +16,7 @@ from packer.builds.planning.listing import list_items
 from packer.builds.planning.plan import BuildPlan, make_plan
 from packer.builds.provenance import describe_runtime
 from packer.builds.records import settled_reports
+from packer.builds.update.base import find_base
 from packer.builds.update.compare import UpdateCounts, compare
 from packer.builds.work import BuildWork
 from packer.jobs.plan import OnItem, Task, Unit
@@ -27,9 +28,8 @@ from packer.sources.base import Listing
 from packer.sources.item import PACKED_ROW, Item, sum_lines
 from packer.steps.chain import Step, StepResources, check_steps
 from packer.workspace import Workspace
-from packer.workspace.folder import committed, refuse_files
+from packer.workspace.folder import refuse_files
 from shardspec.columns import evenly
-from shardspec.layout import Layout
 from shardspec.wording import counted, cut
 
 TRIED_ITEMS = 12
@@ -127,8 +127,7 @@ def estimate(request: BuildRequest, listener: ProgressListener) -> Estimate:
     refuse_files(out)
     listing = list_items(request.source, recipe, listener)
     runtime = describe_runtime(recipe)
-    layout = Layout(out)
-    comparison = compare(layout, committed(layout), listing, recipe, runtime, options) if options.grows else None
+    comparison = compare(*find_base(request), listing, recipe, runtime, options) if options.grows else None
     if comparison is not None:
         listing = replace(comparison.listing, notes=(*listing.notes, *comparison.notes))
     count = len(listing.items[: recipe.limit])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.assembly.plan import ShardPlan
-from packer.jobs.mirror import RemoteMirror
+from packer.jobs.mirror import RemoteMirror, has_files
 from packer.jobs.plan import JobPlan
 from packer.jobs.progress import ProgressListener
 from packer.jobs.result import JobResult
@@ -28,6 +28,21 @@ from shardspec.entries import Shard
 from shardspec.errors import TooManyRejectsError
 from shardspec.layout import BUILD_FOLDER, Layout
 from shardspec.manifest import Manifest
+
+
+def finish_upload(upload: Upload, out: Path, listener: ProgressListener) -> None:
+    """Finish the commit of an update to a store, if it was interrupted, and delete the workspace.
+
+    Parameters
+    ----------
+    out : Path
+        The folder to work in.
+    """
+    space = Workspace(out / BUILD_FOLDER, remote=upload.work)
+    if upload.work is not None and has_files(upload.work):
+        with locked(space, listener.on_message), RemoteMirror(space, listener.on_message):
+            if upload.finish(space):
+                space.remove()
 
 
 class Job:

@@ -49,7 +49,7 @@ _FIRST = (PLAN_NAME, "assembly.json")
 """Files that refer to all others: they are deleted first and written last."""
 
 _ITEMS = "items.jsonl"
-_FILES = (_ITEMS, "order.npy", "upload.json", "replaced.json", "verdicts.jsonl", REJECTS_NAME)
+_FILES = (_ITEMS, "order.npy", "upload.json", "replaced.json", "base.json", "verdicts.jsonl", REJECTS_NAME)
 _OURS = re.compile(
     rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|final/.+"
     rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+"

@@ -191,7 +191,7 @@ class JobStart:
 
     def _check_standing(self, expected: Manifest) -> None:
         """Check that the dataset in the folder has not changed since the plan was made."""
-        if committed(self._layout) != expected:
+        if self._committed() != expected:
             raise BuildError(
                 place=self._place,
                 expected="the dataset that the work was planned for",

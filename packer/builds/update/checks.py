@@ -23,7 +23,7 @@ from packer.workspace.machines import describe_others
 from shardspec.entries import BUILD_KINDS, REMOVE
 from shardspec.errors import UsageError
 from shardspec.fields import RESERVED, field_name
-from shardspec.layout import Layout
+from shardspec.layout import Layout, place_of
 from shardspec.manifest import Manifest
 from shardspec.schema import NO_CLASS, Schema, class_name
 from shardspec.stores import names_store
@@ -49,7 +49,7 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
     kind = kinds[0] if kinds else job.get("kind") if isinstance(job, Mapping) else None
     if kind is not None:
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected=f"a dataset made by '{program()} build', since items can be added only to such a dataset",
             found=f"a {kind}",
             hint=(
@@ -66,7 +66,7 @@ def check_built(layout: Layout, base: Manifest, items: Sequence[Item]) -> None:
         )
     if base.wall_clock.get(FROM_PACKED):  # the original files would count as new
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected="a dataset that was built from files, tables or rows",
             found="one that was built from a packed dataset",
             hint="add to the original dataset, and build this one again from it with --overwrite",
@@ -81,7 +81,7 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
     if every:
         drop = f"'{program()} drop-field {layout.root} {' '.join(every)}'"
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected="added fields in which values may be missing, since new samples have none",
             found=f"fields without missing values ({list_some(every)})",
             hint=f"add them again with '{program()} add --replace --allow-missing', or remove them with {drop}",
@@ -132,7 +132,7 @@ def check_terms(
         versions = describe_others(last.runtime, runtime)
         install = f"install {versions}, and " if versions else ""
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected="the recipe and versions that the dataset was packed with",
             found=f"others ({one_line('; '.join(found))})",
             hint=f"{install}use the same options, or choose another output folder",
@@ -191,7 +191,7 @@ def check_columns(layout: Layout, base: Manifest, listing: Listing, recipe: Reci
     wrong += [f"{name!r} is missing" for name in missing]
     if wrong:
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected="the same columns as in the shards of the dataset",
             found=f"others ({list_some(wrong)})",
             hint=(
@@ -217,14 +217,16 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
     numbers_of: dict[str, list[int]] = {}
     for name in (one.name for one in schema if one.classes is not None and one.name not in classes):
         if any(name in item.columns for item in listing.items):
-            raise UsageError(place=layout.root, expected=f"class names in {name!r}, as in the dataset", found="numbers")
+            raise UsageError(
+                place=place_of(layout.root), expected=f"class names in {name!r}, as in the dataset", found="numbers"
+            )
     for name, found in listing.classes.items():
         known = schema[name].classes if name in schema else None
         if known is None:
             if not found:
                 continue
             raise UsageError(
-                place=layout.root,
+                place=place_of(layout.root),
                 expected=f"a dataset with class names in {name!r}, as in the source",
                 found="none",
             )
@@ -232,7 +234,7 @@ def number_classes(layout: Layout, schema: Schema, listing: Listing, wanted: boo
         new = [one for one in found if one not in names]
         if new and not wanted:
             raise UsageError(
-                place=layout.root,
+                place=place_of(layout.root),
                 expected=f"the classes of the dataset in {name!r} ({list_some(known)})",
                 found=f"also {list_some(list(map(shorten, new)))}",
                 hint="append them with --new-classes; the numbers of the other classes stay the same",

@@ -38,7 +38,7 @@ from packer.workspace.hashing import match
 from shardspec.columns import IntArray
 from shardspec.entries import Generation
 from shardspec.errors import DatasetError, UsageError
-from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout
+from shardspec.layout import ITEMS_NAME, REJECTS_NAME, Layout, place_of
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.wording import counted, program, shorten
 
@@ -87,7 +87,9 @@ class DatasetItems:
                 known.reduced.add(len(known) - 1)
         if len(known._digests) != DIGEST_BYTES * len(known):
             raise DatasetError(
-                place=layout.root, expected=f"a source_digest of {DIGEST_DIGITS} digits in {ITEMS_NAME}", found="others"
+                place=place_of(layout.root),
+                expected=f"a source_digest of {DIGEST_DIGITS} digits in {ITEMS_NAME}",
+                found="others",
             )
         return known
 
@@ -159,7 +161,7 @@ def find_to_retry(layout: Layout, base: Manifest, known: DatasetItems, wanted: b
     fits = [text in f"{line['step']}: {line['reason']}".casefold() for line in lines if line["kind"] == "item"]
     if len(fits) != rejected.sum():
         raise DatasetError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected=f"the same number of rejects in {REJECTS_NAME} as in {ITEMS_NAME}, {rejected.sum()}",
             found=len(fits),
         )
@@ -331,7 +333,7 @@ def compare(
     if options.update:
         return None
     raise UsageError(
-        place=layout.root,
+        place=place_of(layout.root),
         expected="a packed dataset whose rejects can be tried again",
         found=layout.describe_build() if layout.build.is_dir() else "none",
     )
@@ -392,7 +394,7 @@ def _compare(
     kept = len(known) - known.left_out - lost - differ - tried_again
     if dropped and not kept + differ + tried_again:
         raise UsageError(
-            place=layout.root,
+            place=place_of(layout.root),
             expected="a source with items of the dataset",
             found=f"none of its {lost}, so that --gone drop would drop all of them",
             hint="use the source that the dataset was packed from, or replace the dataset with --overwrite",

@@ -147,6 +147,25 @@ def test_a_conversion_from_a_bucket_to_a_bucket(apart: Apart, tmp_path: Path) ->
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+def test_an_update_of_a_dataset_in_the_bucket(apart: Apart, tmp_path: Path) -> None:
+    """A changed item has all shards written again, so the nodes read those of the dataset."""
+    places = ("env", f"TMPDIR={tmp_path / 'scratch'}", f"FACEPACK_CACHE={tmp_path / 'cache'}")
+    (tmp_path / "scratch").mkdir()
+
+    def build(*more: str) -> None:
+        for out, engine in ((tmp_path / "local", "inline"), (f"s3://{BUCKET}/grown", "ray")):
+            words = arguments("build", f"s3://{BUCKET}/grows", out, *OPTIONS, *more, "--engine", engine)
+            apart.run(*apart.ray.command(*places, f"RAY_ADDRESS={apart.ray.address}", *words))
+
+    source = write_images(apart.bucket / "grows", NAMES[:60])
+    build()
+    write_images(source, NAMES[60:90])
+    shutil.copy(source / NAMES[1], source / NAMES[2])
+    build("--update", "--changed", "replace")
+    assert downloaded(apart, "grown", tmp_path / "back") == fingerprints(tmp_path / "local")
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
 def test_a_lost_coordinator_and_a_lost_node(apart: Apart, expected: dict[str, dict[str, str]], tmp_path: Path) -> None:
     """The same command goes on where the lost coordinator was: no piece is made twice."""
     more = ("--work", f"s3://{BUCKET}/scratch", *STEPS)

@@ -262,8 +262,6 @@ def test_a_build_of_rejects_alone_leaves_no_mark(here: StoreServer, tmp_path: Pa
 @pytest.mark.parametrize(
     ("option", "call"),
     [
-        ("update", lambda source, url: packer.build(source, url, update=True)),
-        ("retry_rejects", lambda source, url: packer.build(source, url, retry_rejects=True)),
         ("work", lambda source, url: packer.build(source, "local", work="w")),
         ("out", lambda source, url: packer.build(source, "https://127.0.0.1/x")),
         ("out", lambda source, url: packer.dry_run(source, "https://127.0.0.1/x")),

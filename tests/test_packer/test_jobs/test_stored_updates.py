@@ -1,0 +1,156 @@
+"""``packer build SOURCE s3://… --update`` and ``--retry-rejects``: the dataset in a bucket grows as one in a folder."""
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builds import QUIET, write_images
+from support.command import arguments, run_packer
+from support.errors import raises
+from support.stores import StoreServer
+from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
+
+import packer
+from shardspec.errors import ShardspecError, UsageError
+
+SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
+OPTIONS: dict[str, Any] = {**SETTINGS, "label_from": "folder", "max_rejects": 1.0, **QUIET}
+WORDS = ("--size", 120, "--resize", "exact", "--encode", "png", "--shard-size", "64KiB", "--label-from", "folder")
+
+
+@pytest.fixture
+def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
+    """The server for a client in this process. The current folder is empty, and so is the cache."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    return here
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with an image that is broken."""
+    root = write_images(tmp_path / "in", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(12)])
+    (root / "a/bad.png").write_bytes(b"no image")
+    return root
+
+
+@pytest.fixture
+def pair(here: StoreServer, source: Path, tmp_path: Path) -> tuple[Path, str]:
+    """The same dataset in a folder and in the bucket."""
+    for out in (tmp_path / "local", here.url(tmp_path.name)):
+        packer.build(source, out, **OPTIONS)
+    return tmp_path / "local", here.url(tmp_path.name)
+
+
+def add(source: Path) -> None:
+    """Add items."""
+    write_images(source, [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(20, 30)])
+
+
+def mend(source: Path) -> None:
+    """Mend the reject."""
+    shutil.copy(source / "a/00.png", source / "a/bad.png")
+
+
+def change(source: Path) -> None:
+    """Change an item, so that all shards are written again."""
+    shutil.copy(source / "b/03.png", source / "a/02.png")
+
+
+def check(here: StoreServer, pair: tuple[Path, str], tmp_path: Path) -> None:
+    """Check that both are equal, and that the bucket has nothing else."""
+    local, url = pair
+    assert download(url, tmp_path / "back") == files(local)
+    assert here.objects(tmp_path.name).keys() == files(local).keys()
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "how"),
+    [
+        (add, {"update": True}),
+        (mend, {"retry_rejects": True}),
+        (change, {"update": True, "changed": "replace"}),
+    ],
+    ids=["add", "retry", "change"],
+)
+def test_the_dataset_grows_as_in_a_folder(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, step: Any, how: dict[str, Any]
+) -> None:
+    before = here.objects(tmp_path.name)
+    step(source)
+    for out in pair:
+        assert packer.build(source, out, **how, **OPTIONS).growth is not None
+    check(here, pair, tmp_path)
+    if step is not change:
+        assert {name for name in before if name.startswith("shard-")} < here.objects(tmp_path.name).keys()
+    again = packer.build(source, pair[1], **how, **OPTIONS)
+    assert (again.path, again.found_finished) == (pair[1], True)
+
+
+@pytest.mark.parametrize("step", [add, change])
+def test_a_killed_update_resumes_on_any_host(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, step: Any
+) -> None:
+    local, url = pair
+    old = download(url, tmp_path / "old")
+    how = {"update": True, "changed": "replace" if step is change else "keep"}
+    step(source)
+    command = (
+        "build",
+        source,
+        url,
+        "--update",
+        *("--changed", "replace") * (step is change),
+        *WORDS,
+        "--max-rejects",
+        "1.0",
+    )
+    work = f"{tmp_path.name}/.build/work"
+    here.fail({"match": f"PUT .*{tmp_path.name}/index", "kind": "503", "times": FOREVER})
+
+    def recorded() -> bool:
+        return any("/record.json" in name for name in here.objects(work)) and here.left() != [FOREVER]
+
+    stop(arguments(*command), here, recorded, signal.SIGKILL, tmp_path)
+    assert download(url, tmp_path / "still") == old
+    here.fail({"match": "PUT .*part-", "kind": "403", "times": 1})
+    run_packer(*command, env=here.env)
+    assert here.left() == [1]
+    here.fail()
+    packer.build(source, local, **how, **OPTIONS)
+    check(here, pair, tmp_path)
+
+
+def test_an_interrupted_commit_is_finished(here: StoreServer, source: Path, tmp_path: Path) -> None:
+    pair, options = (tmp_path / "local", here.url(tmp_path.name)), {**OPTIONS, "format": "parquet"}
+    for out in pair:
+        packer.build(source, out, **options)
+    add(source)
+    here.fail({"match": "PUT .*README", "kind": "403", "times": FOREVER})  # written after the manifest
+    with pytest.raises(ShardspecError, match="credentials"):
+        packer.build(source, pair[1], update=True, **options)
+    here.fail()
+    assert any(name.startswith(".build/work") for name in here.objects(tmp_path.name))
+    packer.build(source, pair[0], update=True, **options)
+    assert packer.build(source, pair[1], update=True, **options).found_finished
+    check(here, pair, tmp_path)
+
+
+def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path, pair: tuple[Path, str]) -> None:
+    local, url = pair
+    with raises(UsageError, option="work"):
+        packer.build(source, url, update=True, work="there", **OPTIONS)
+    with raises(UsageError, place=url):
+        packer.build(source, url, update=True, **{**OPTIONS, "size": 100})
+    with raises(UsageError, place=here.url("none")):
+        packer.build(source, here.url("none"), retry_rejects=True, **OPTIONS)
+    assert here.objects("none") == {}
+    packer.compute(local, "quality", progress=False)
+    packer.copy(local, here.url("columns"), progress=False)
+    add(source)
+    with raises(UsageError, place=here.url("columns")):
+        packer.build(source, here.url("columns"), update=True, **OPTIONS)
