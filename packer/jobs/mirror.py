@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from packer.workspace.shared_files import map_threaded
 from shardspec.errors import BuildLockedError, StoreError, UsageError
 from shardspec.layout import PLAN_NAME, REJECTS_NAME
 from shardspec.stores import Store
+from shardspec.stores.daemons import Daemons
 from shardspec.wording import LONG, cut, list_some
 
 _JOURNAL = "journal/"
@@ -37,6 +38,9 @@ _SCANS = "scans/"
 
 _PUSH_S = 10.0
 """Seconds between two parts of the journal."""
+
+_LEAVING_S = 10.0
+"""Seconds for which a process that fails or is interrupted tries to copy its files and to release its lease."""
 
 _CHECK_S = 5.0
 _PAUSE_S = 1.0
@@ -102,15 +106,24 @@ class RemoteMirror:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None:
+            self._leave()
+            return
+        # If the store is away, the next process waits for the lease to expire, and not the user for this one.
+        threads = Daemons(1, "leaving")
+        with suppress(StoreError, TimeoutError):
+            threads.submit(self._leave).result(_LEAVING_S)
+        threads.close()
+
+    def _leave(self) -> None:
         try:
-            with suppress(StoreError) if error is not None else nullcontext():
-                self._lease.look()  # the last check may have been long ago, if this process was suspended
-                if self._lease.is_lost:
-                    return
-                if self._space.plan.exists():
-                    self._push()
-                else:
-                    self._remove()
+            self._lease.look()  # the last check may have been long ago, if this process was suspended
+            if self._lease.is_lost:
+                return
+            if self._space.plan.exists():
+                self._push()
+            else:
+                self._remove()
         finally:
             self._lease.release()
 

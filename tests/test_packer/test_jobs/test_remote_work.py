@@ -110,6 +110,25 @@ def test_a_killed_build_resumes_without_its_folder_on_any_host(
     assert here.objects(work) == {}
 
 
+def test_an_interrupted_build_does_not_wait_for_a_store_that_is_away(
+    here: StoreServer, source: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    url, work = here.url("interrupted"), "interrupted-work"
+    command = ("build", source, url, "--work", here.url(work), "--workers", 2, *WORDS)
+    here.fail({"match": "PUT .*part-000002", "kind": "503", "times": FOREVER})
+
+    def away() -> bool:
+        if not any("/part-" in name for name in here.objects(work)):
+            return False
+        here.fail({"match": "", "kind": "503", "times": FOREVER})
+        return True
+
+    assert stop(arguments(*command), here, away, signal.SIGINT, tmp_path).returncode == 130
+    here.fail()
+    run_packer(*command, env=here.env)
+    assert download(url, tmp_path / "back") == local
+
+
 def test_the_status_of_a_build_is_that_of_its_objects(here: StoreServer, source: Path, tmp_path: Path) -> None:
     url, work = here.url("status"), here.url("status-work")
     for place in (url, work):
