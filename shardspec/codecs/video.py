@@ -310,7 +310,8 @@ class AV1Codec(VideoCodec):
 
     def options(self) -> dict[str, str]:
         """Return SVT-AV1's options."""
-        os.environ.setdefault("SVT_LOG", "1")  # errors only: otherwise it writes its settings to standard error
+        # Otherwise it writes its settings to standard error, and an error for each video that is not finished.
+        os.environ.setdefault("SVT_LOG", "0")
         configuration = self.field.codec.configuration
         return {
             "preset": "8",

@@ -1,5 +1,6 @@
 """Codecs of videos: what they encode comes back, by number, and damage is a `CodecError`."""
 
+import gc
 import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -138,6 +139,15 @@ def test_what_is_no_video_of_the_field_is_refused(name: str) -> None:
 def test_one_frame_is_a_video(name: str) -> None:
     codec = codec_for(video_field(name))
     assert codec.shape(codec.encode(moving(1))) == (1, 64, 72, 3)
+
+
+@pytest.mark.parametrize("name", VIDEOS)
+def test_a_writer_that_is_abandoned_prints_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    writer = codec_for(video_field(name)).writer()
+    writer.add(moving(1)[0])
+    del writer
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", VIDEOS)
