@@ -365,9 +365,9 @@ class CommandParser(argparse.ArgumentParser):
                 if option in OTHER_OPTIONS:
                     advice = _IN_HELP.sub(program(), OTHER_OPTIONS[option])
                     self.exit(2, f"{self.prog}: there is no option {option}: {advice}\n")
-                like = get_close_matches(option, [name for name in known if name.startswith("--")], n=1)
+                like = get_close_matches(option[2:], [name[2:] for name in known if name.startswith("--")], n=1)
                 if like:
-                    self.exit(2, f"{self.prog}: there is no option {option}; did you mean {like[0]}?\n")
+                    self.exit(2, f"{self.prog}: there is no option {option}; did you mean --{like[0]}?\n")
                 self.error(f"there is no option {cut(option, LENGTH)}")
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:

@@ -230,11 +230,11 @@ def drop_field(
         columns = [column.field for column in manifest.columns]
         for name in names:
             if name not in columns:
-                found = "one that is stored in the shards" if name in manifest.schema else "none"
+                found = ", which is stored in the shards" if name in manifest.schema else did_you_mean(name, columns)
                 raise UsageError(
                     place=path,
                     expected=f"an added field ({list_some(columns) or 'there is none'})",
-                    found=f"{found} called {shorten(name)}{did_you_mean(name, columns)}",
+                    found=f"{shorten(name)}{found}",
                 )
         gone = _with_validity(manifest, names)
         changed = change_columns(workspace, manifest, gone, (), {})
