@@ -307,6 +307,10 @@ def is_ours(name: str) -> bool:
     return _OURS.match(name) is not None
 
 
+_held: set[str] = set()
+"""Names in the leases that this process has or may get."""
+
+
 class _StoredLease:
     """The lease of a workspace in a store: an object with the record of its holder, who rewrites it every few seconds.
 
@@ -327,13 +331,14 @@ class _StoredLease:
 
     def acquire(self) -> None:
         """Take the lease. If another process has it, wait until it has expired."""
+        _held.add(self._holder.name)
         seen: tuple[str, int] | None = None
         still_s, looked_s = 0.0, time.monotonic()
         while True:
             other, etag = _read_lease(self._store)
             if other is not None and other.name == self._holder.name:
                 break
-            if other is None or other.ended or is_running(other.process) is False or still_s >= other.lease_s:
+            if other is None or self._has_ended(other) or still_s >= other.lease_s:
                 self._write(etag)
                 still_s = 0.0
                 continue
@@ -356,6 +361,12 @@ class _StoredLease:
             time.sleep(min(_PAUSE_S, other.lease_s / 20))
         self._thread.start()
 
+    def _has_ended(self, other: Holder) -> bool:
+        """Return whether the holder of a lease has released it, or certainly runs no more."""
+        if other.process and other.process == self._holder.process:
+            return other.ended or other.name not in _held  # a call that could not reach the store in the end
+        return other.ended or is_running(other.process) is False
+
     def check(self, *, at_once: bool) -> None:
         """Check every few seconds that this process still has the lease.
 
@@ -374,6 +385,7 @@ class _StoredLease:
 
     def release(self) -> None:
         """Release the lease, so that no other process waits until it expires."""
+        _held.discard(self._holder.name)
         self._stop.set()
         self._thread.join()
         with suppress(StoreError):

@@ -296,6 +296,18 @@ def test_a_lease_whose_write_is_not_answered(here: StoreServer, tmp_path: Path) 
         assert here.left() == [0]
 
 
+def test_a_call_that_could_not_release_its_lease_can_be_repeated(here: StoreServer, source: Path) -> None:
+    url, options = here.url("unreleased"), {**SETTINGS, **QUIET, "work": here.url("unreleased-work")}
+    writing = "^(PUT|POST|DELETE) "
+    here.fail({"match": writing, "kind": "whole", "times": 8}, {"match": writing, "kind": "403", "times": FOREVER})
+    with pytest.raises(ShardspecError, match="credentials"):
+        packer.build(source, url, **options)
+    here.fail()
+    assert "holder.json" in here.objects("unreleased-work")
+    packer.build(source, url, **options)
+    assert here.objects("unreleased-work") == {}
+
+
 def test_an_item_that_kills_is_rejected_as_on_one_disk(here: StoreServer, tmp_path: Path) -> None:
     few = write_images(tmp_path / "few", ["a/0.png", "a/1.png", "a/bad.png"])
     steps = ("--size", 16, "--steps", "decode,resize,support.steps:kill_itself", "--max-rejects", "1.0")
