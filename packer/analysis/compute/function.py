@@ -15,7 +15,7 @@ from packer.recipe.parsing import StepSpec
 from shardspec.errors import UsageError
 from shardspec.registry import ImportTarget, import_target, resolve
 from shardspec.schema import Schema
-from shardspec.wording import did_you_mean, list_some, shorten
+from shardspec.wording import did_you_mean, list_some, program, shorten
 
 FUNCTIONS: Mapping[str, ImportTarget] = {
     "digest": ImportTarget("packer.analysis.measures.digest:Digest"),
@@ -26,9 +26,6 @@ FUNCTIONS: Mapping[str, ImportTarget] = {
     "statistics": ImportTarget("packer.analysis.measures.statistics:Statistics"),
 }
 """Built-in functions, by name."""
-
-NEEDS_FRAMES = "measures take images: pack frames (--sample frame)"
-"""Hint for a dataset of videos."""
 
 Values = Mapping[str, Any]
 
@@ -103,11 +100,12 @@ class Function:
         """
         for name in self.fields:
             if name not in schema and name not in self.optional:
+                of_videos = name == "image" and schema.holds_tracks
                 raise UsageError(
                     place=place,
                     expected=f"a field {name!r}, which the function {self.name} takes",
-                    found=f"{list_some(list(schema.names))}{did_you_mean(name, schema.names)}",
-                    hint=NEEDS_FRAMES if name == "image" and "video" in schema else "",
+                    found=list_some(list(schema.names)) + ("" if of_videos else did_you_mean(name, schema.names)),
+                    hint=f"{program()} convert DATASET OUT --sample frame makes images of videos" if of_videos else "",
                 )
         return tuple(name for name in self.fields if name in schema)
 

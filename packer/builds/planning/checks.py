@@ -43,6 +43,14 @@ def check_source(source: Source, recipe: Recipe) -> None:
             found=recipe.sample,
             hint=f"{program()} convert {source.root} OUT --sample {recipe.sample}",
         )
+    built_in = all(step.use in STEPS for step in recipe.chain)
+    if built_in and isinstance(source, PackedSource) and Layout(source.root).load().schema.holds_tracks:
+        raise UsageError(
+            place=source.root,
+            expected="samples that are images, or a custom step that takes videos",
+            found="samples of several frames",
+            hint=f"{program()} convert {source.root} OUT --sample frame",
+        )
     if recipe.sample == "track" and all(step.use in STEPS and step.use != "faces" for step in recipe.chain):
         raise UsageError(
             "only the step 'faces' finds tracks", option="sample", hint="take --sample item for videos without faces"

@@ -9,6 +9,7 @@ from packer.jobs.upload import output_place
 from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
 from readers.staging.layout import dataset_folder
+from shardspec.codecs import video_types
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
 
@@ -101,7 +102,8 @@ def convert(
         made: JobResult = regroup(inputs[0], target, sample, given, options, listener_of(progress), upload)
         return made
     for name in given:
-        samples = "frame" if "video" in inputs[0].manifest.schema else "track or item"
+        frames = inputs[0].manifest.schema.holds_tracks and encode not in video_types()
+        samples = "frame" if frames else "track or item"
         raise UsageError("read only with `sample`", option=name, hint=f"choose `sample` {samples}")
     if format is None:
         raise UsageError(option="format", expected="a format, or `sample` for other samples", found="neither")

@@ -280,6 +280,9 @@ def test_samples_of_a_packed_dataset_are_not_joined(tmp_path: Path) -> None:
     build(tmp_path, label_from="none")
     result = run_packer("build", tmp_path / "out", tmp_path / "again", "--sample", "item", expect=2)
     assert f"convert {tmp_path / 'out'} OUT --sample item" in result.stderr
+    run_packer("convert", tmp_path / "out", tmp_path / "videos", "--sample", "item")
+    result = run_packer("build", tmp_path / "videos", tmp_path / "again", "--size", "20", expect=2)
+    assert f"convert {tmp_path / 'videos'} OUT --sample frame" in result.stderr
 
 
 def test_clips_of_tracks_are_those_of_frames(tmp_path: Path) -> None:
