@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from packer.assembly.piece import Piece, PieceReader, columns_from_json, columns
 from packer.assembly.remote_piece import RemotePiece
 from packer.assembly.schemas import adapter
 from packer.assembly.table import Lengths, RowTable, class_numbers
+from packer.recipe.options import shared_settings
 from packer.workspace import Workspace
 from packer.workspace.durable import damaged
 from readers.formats.shards import ShardReader, open_shard
@@ -32,7 +34,6 @@ from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 from shardspec.schema import Schema
 
-_REMOTE = "readers.staging.layout:dataset_layout"
 _REPEAT = "repeat the command when no other process writes to the folder"
 
 
@@ -64,10 +65,7 @@ class DatasetInput:
     most_open = 32
 
     def __init__(self, entry: Mapping[str, Any], manifest: Manifest | None) -> None:
-        place = entry["path"]
-        self._layout: Layout = (
-            import_target(_REMOTE, what="a dataset in a store")(place) if is_url(place) else layout_at(Path(place))
-        )
+        self._layout = _layout_of(entry["path"])
         self._manifest = self._layout.load() if manifest is None else manifest
         if not self._manifest.digest.startswith(entry.get("digest", "")):
             raise DatasetChangedError(
@@ -151,6 +149,16 @@ class DatasetInput:
         except OSError as error:
             path = error.filename or self._layout.shard(part, self._manifest.format)
             raise DatasetError(f"cannot be read: {system_reason(error)}", place=path) from error
+
+
+def _layout_of(place: str) -> Layout:
+    """Return the layout of a dataset's folder or URL, which is opened with the settings that are shared with workers."""
+    if not is_url(place):
+        return layout_at(Path(place))
+    scheme, options = shared_settings()
+    open_layout = import_target("readers.staging.layout:dataset_layout", what="a dataset in a store")
+    layout: Layout = open_layout(place, storage_options=options if urlsplit(place).scheme == scheme else None)
+    return layout
 
 
 class _DatasetReader:

@@ -91,6 +91,21 @@ def test_the_dataset_grows_as_in_a_folder(
     assert (again.path, again.found_finished) == (pair[1], True)
 
 
+def test_the_settings_of_the_store_reach_workers(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(source)
+    for name in here.variables:
+        monkeypatch.delenv(name)
+    keys = {"access_key_id": "test", "secret_access_key": "sécret-value", "region": "us-east-1"}
+    options = {**OPTIONS, "update": True, "changed": "replace", "engine": "processes", "workers": 2}
+    packer.build(source, pair[1], storage_options={**keys, "endpoint": here.address}, **options)
+    packer.build(source, pair[0], **options)
+    for name, value in here.variables.items():
+        monkeypatch.setenv(name, value)
+    check(here, pair, tmp_path)
+
+
 @pytest.mark.parametrize("step", [add, change])
 def test_a_killed_update_resumes_on_any_host(
     here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, step: Any
