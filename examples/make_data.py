@@ -63,4 +63,6 @@ def write_video(path: Path, frames: Iterable[NDArray[np.uint8]], size: tuple[int
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     make(Path(sys.argv[1]))

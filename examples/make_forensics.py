@@ -65,4 +65,6 @@ def forge(image: NDArray[np.uint8], method: str, phase: float) -> NDArray[np.uin
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     make(Path(sys.argv[1]))

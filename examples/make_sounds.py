@@ -58,4 +58,6 @@ def write(path: Path, sound: NDArray[np.float64]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     make(Path(sys.argv[1]))

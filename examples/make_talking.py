@@ -75,4 +75,6 @@ def view(open_by: float, turn: float, phase: float) -> NDArray[np.uint8]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     make(Path(sys.argv[1]))

@@ -652,10 +652,8 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     """Raise `UsageError` if a name is not that of an option. The message lists the known ones."""
     unknown = sorted(set(names) - set(known))
     if unknown:
-        like = did_you_mean(unknown[0], known)
-        raise UsageError(
-            f"unknown option {list_some(list(map(shorten, unknown)))}: expected one of {', '.join(known)}{like}"
-        )
+        advice = did_you_mean(unknown[0], known) or f": expected one of {', '.join(known)}"
+        raise UsageError(f"unknown option {list_some(list(map(shorten, unknown)))}{advice}")
 
 
 def settle(options: Any, problems: Problems) -> None:

@@ -359,8 +359,8 @@ class TestPython:
     @pytest.mark.parametrize(
         ("name", "value", "reported"),
         [
-            ("worker", 2, r"unknown option 'worker': expected one of preset, .*; did you mean 'workers'"),
-            ("progres", False, r"unknown option 'progres': .*; did you mean 'progress'"),
+            ("worker", 2, r"unknown option 'worker'; did you mean 'workers'"),
+            ("progres", False, r"unknown option 'progres'; did you mean 'progress'"),
         ],
     )
     def test_a_name_that_is_none_here_is_answered_with_what_is(
