@@ -335,11 +335,11 @@ def cut_rows(bytes_of: npt.NDArray[np.int64], shard_bytes: int | None) -> tuple[
     Parameters
     ----------
     bytes_of : (rows,) int64
-        Encoded size of each row in bytes.
+        Encoded size of each row in bytes. The sums take its place.
     shard_bytes : int or None
         See `NewGeneration`.
     """
-    ends = np.cumsum(bytes_of)
+    ends = np.cumsum(bytes_of, out=bytes_of)
     cuts = [0]
     while cuts[-1] < len(ends):
         done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0

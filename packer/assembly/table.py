@@ -13,8 +13,8 @@ from shardspec.fields import FIELD_ORDER
 from shardspec.schema import Field, Schema
 from shardspec.typing.field_types import Shape, common_shape
 
-Lengths = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-"""Array of encoded sizes in bytes, uint32, or int64 if a size does not fit (`compact`)."""
+Lengths = npt.NDArray[np.integer[Any]]
+"""Array of encoded sizes in bytes, in the smallest type that holds them (`compact`)."""
 
 _CODE = np.dtype("<i4")
 
@@ -97,7 +97,7 @@ class RowTable:
         for name, lengths in self._lengths.items():
             lengths.extend(compact(group.lengths[:, self._places[name]]))
         for name, values in self._values.items():
-            values.extend(self._encode(group, name) if name in self._codes else _narrow(group.numbers(name)))
+            values.extend(compact(self._encode(group, name) if name in self._codes else group.numbers(name)))
         self._rows += len(group)
 
     def settle(self) -> Schema:
@@ -148,23 +148,14 @@ def class_numbers(field: Field) -> dict[bytes, int]:
     return {name.encode(): number for number, name in enumerate(field.classes or ())}
 
 
-def compact(lengths: npt.NDArray[np.int64]) -> Lengths:
-    """Return a copy of lengths, as uint32 if they fit."""
-    if lengths.max(initial=0) > np.iinfo(np.uint32).max:
-        return lengths.astype(np.int64)
-    return lengths.astype(np.uint32)
+def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return integers in the smallest type that holds them, and other values as they are."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return values
+    smallest = np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max()))
+    return values.astype(smallest, copy=False) if smallest.itemsize < values.dtype.itemsize else values
 
 
 def _longer(lengths: Lengths, more: int) -> Lengths:
     """Add the same number of bytes to each length."""
-    if lengths.max(initial=0) + more > np.iinfo(np.uint32).max:
-        return lengths.astype(np.int64) + more
-    return lengths + np.uint32(more) if more else lengths
-
-
-def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return int64 values as int32 if they fit."""
-    limits = np.iinfo(np.int32)
-    if values.dtype != np.int64 or values.min(initial=0) < limits.min or values.max(initial=0) > limits.max:
-        return values
-    return values.astype(np.int32)
+    return compact(lengths.astype(np.int64) + more) if more else lengths

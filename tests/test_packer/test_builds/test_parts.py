@@ -35,7 +35,22 @@ def test_lengths_of_more_than_32_bits_are_not_cut_off() -> None:
         sizes = taken.sizes()
         assert sizes["alike"].tolist() == [3] * 4
         assert sizes["other"].tolist() == [7, 7, 7, last]
-        assert sizes["other"].dtype == (np.int64 if last == huge else np.uint32)
+        assert sizes["other"].dtype == (np.int64 if last == huge else np.uint8)
+
+
+@pytest.mark.parametrize("last", [-1, 255, 256, -(2**31), 2**40])
+def test_numbers_are_kept_in_the_smallest_type(last: int) -> None:
+    columns = {"number": ColumnSpec("array", "<i8", 0)}
+    table = RowTable(columns, FieldRules(image_codec(Recipe())))
+    for number in (3, last, 5):
+        data = np.array(number, np.int64).tobytes()
+        one, no_shape = np.zeros((1, 1), np.int64), np.zeros((1, 0), np.int32)
+        sums = np.array([[crc32c(data)]], np.uint32)
+        table.add_rows(RowGroup(Path(), memoryview(data), columns, one[0], one + 8, sums, no_shape))
+    table.schema = Schema((Field("number", "fixed", "<i8", ()),))
+    out = {"number": np.zeros(3, np.int64)}
+    table.read(np.arange(3), ["number"], out, np.arange(3))
+    assert out["number"].tolist() == [3, last, 5]
 
 
 def test_the_index_is_written_without_a_copy_of_the_table(tmp_path: Path) -> None:
