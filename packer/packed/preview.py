@@ -231,7 +231,7 @@ class _Augmentation:
     """Draws samples as they leave a transform. The first chunk decides how floating point values become pixels."""
 
     def __init__(self, transform: str | AnyTransform, seed: int) -> None:
-        found = import_target(transform, what="transform") if isinstance(transform, str) else transform
+        found = import_target(transform, what="--transform") if isinstance(transform, str) else transform
         check_transform("transform", found)
         self._transform: AnyTransform = found
         self._seed = check_seed(seed)

@@ -25,7 +25,7 @@ from shardspec.errors import DatasetChangedError, UsageError
 from shardspec.layout import given_path
 from shardspec.schema import NAME, Field
 from shardspec.stores import local_path, names_store
-from shardspec.wording import list_some, shorten
+from shardspec.wording import did_you_mean, list_some, shorten
 
 _VERSION = "1"
 _ALL = "none"
@@ -204,7 +204,7 @@ def _texts_of(opened: Sequence[OpenedDataset], across: str) -> list[str | None]:
                 option="across",
                 place=one.given,
                 expected=f"a field of single values ({list_some(small)})",
-                found=across,
+                found=f"{shorten(across)}{did_you_mean(across, small)}",
             )
         texts += one.texts(across)
     return texts
