@@ -182,7 +182,7 @@ def test_an_existing_dataset_is_described_by_its_manifest(
 )
 def test_source_and_output_are_kept_apart(tmp_path: Path, inside: str, found: str) -> None:
     write_faces(tmp_path / "a" / "in", 3)
-    with pytest.raises(UsageError, match=rf"expected a folder apart from .*, found {found}$"):
+    with pytest.raises(UsageError, match=rf"expected a place apart from .*, found {found}$"):
         convert(tmp_path / "a" / "in", tmp_path / "a" / "in" / inside, format="npy", **QUIET)
 
 
