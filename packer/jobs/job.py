@@ -104,8 +104,8 @@ class Job:
                 self._listener.on_message(line)
             with locked(self.workspace, self._listener.on_message) as self._lock, self._mirroring():
                 made = self._start.start_or_resume()
-                self._check_lock(at_once=True)
-                if made is None:
+                if made is None:  # otherwise, the workspace may have been removed, with its lease
+                    self._check_lock(at_once=True)
                     made, found_finished = self._make(), False
                     resumed = self._start.sessions > 1
             if self._upload is not None:

