@@ -69,7 +69,7 @@ class DatasetInput:
         self._manifest = self._layout.load() if manifest is None else manifest
         if not self._manifest.digest.startswith(entry.get("digest", "")):
             raise DatasetChangedError(
-                place=self._layout.root,
+                place=self._layout.shown,
                 expected="the dataset that was opened",
                 found="another in its place",
                 hint=_REPEAT,
@@ -143,7 +143,7 @@ class DatasetInput:
             self._layout.check_unchanged(self._manifest, _REPEAT)
             raise
         except SchemaError as error:
-            raise DatasetError(f"{part.name}: {error}", place=self._layout.root) from error
+            raise DatasetError(f"{part.name}: {error}", place=self._layout.shown) from error
         except ShardspecError:  # some are OSErrors, too
             raise
         except OSError as error:

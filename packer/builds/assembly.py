@@ -46,7 +46,7 @@ from packer.workspace.folder import discard
 from packer.workspace.shared_files import map_files, map_threaded
 from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
-from shardspec.entries import Counts, strip_tag
+from shardspec.entries import Counts, FileEntry, strip_tag
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import REJECTS_NAME, Layout, place_of
 from shardspec.manifest import Manifest
@@ -349,10 +349,15 @@ def _next_shard(base: Manifest) -> int:
 
 
 def _check_shards(layout: Layout, base: Manifest) -> None:
-    entries = [entry for shard in base.shards for entry in shard.files]
-    layout.require(entries)
+    def check(entry: FileEntry) -> None:
+        release = layout.hold([entry])  # a cache may have no room for all files at once
+        try:
+            layout.check_digest(entry)
+        finally:
+            release()
+
     with ThreadPoolExecutor(available_processors()) as threads:
-        for _ in threads.map(layout.check_digest, entries):
+        for _ in threads.map(check, [entry for shard in base.shards for entry in shard.files]):
             pass
 
 
@@ -362,7 +367,7 @@ def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:
     for name in (known.name for known in base.shard_schema if known.is_scalar):
         entry = layout.find_index(base, name)
         if entry is None:
-            raise DatasetError(place=layout.root, expected=f"an index of the field {name!r}", found="none")
+            raise DatasetError(place=layout.shown, expected=f"an index of the field {name!r}", found="none")
         layout.check_digest(entry)
         found[name] = layout.file(entry)
     return found

@@ -324,7 +324,10 @@ def _remote_work(out: Store, options: BuildOptions) -> str | None:
         return options.work
     if options.grows:
         raise UsageError(
-            option="work", expected="a URL of the output's store, since a dataset there is to grow", found=options.work
+            option="work",
+            expected="a URL of the output's store for an update",
+            found=options.work,
+            hint="leave the option out to use OUT/.build/work",
         )
     return None
 

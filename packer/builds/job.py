@@ -44,7 +44,7 @@ class BuildRequest:
     Attributes
     ----------
     out : Path
-        The folder of the dataset, or that of the workspace if the dataset belongs into a store.
+        The folder of the dataset, or that of the workspace if the dataset belongs in a store.
     functions : dict of str to callable
         Steps passed as Python functions, by their names in the recipe.
     declaration : Declaration, optional

@@ -53,7 +53,7 @@ class Job:
     out : Path
         The dataset's folder.
     upload : Upload, optional
-        If given, the dataset belongs into a store, and `out` is only the folder to work in.
+        If given, the dataset belongs in a store, and `out` is only the folder to work in.
 
     Attributes
     ----------

@@ -92,6 +92,7 @@ class RemoteMirror:
         self._other_pieces: list[str] = []
         self._lines, self._parts = 0, 0
         self._journal_s = 0.0
+        self._is_given_up = False
 
     def __enter__(self) -> Self:
         self._lease.acquire()
@@ -99,7 +100,7 @@ class RemoteMirror:
             self._pull()
             self._lease.check(at_once=True)  # a store without conditional writes may have given it to two processes
         except BaseException:
-            self._lease.release()
+            self._try(self._lease.release)
             raise
         return self
 
@@ -109,18 +110,23 @@ class RemoteMirror:
         if error is None:
             self._leave()
             return
-        # If the store is away, the next process waits for the lease to expire, and not the user for this one.
+        self._try(self._leave)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        """Do not keep the user waiting if the store is away: the next process then waits until the lease expires."""
         threads = Daemons(1, "leaving")
         with suppress(StoreError, TimeoutError):
-            threads.submit(self._leave).result(_LEAVING_S)
+            threads.submit(call).result(_LEAVING_S)
+        self._is_given_up = True  # the call may go on, while the process ends and removes its folder
         threads.close()
 
     def _leave(self) -> None:
         try:
             self._lease.look()  # the last check may have been long ago, if this process was suspended
-            if self._lease.is_lost:
+            has_plan = self._space.plan.exists()
+            if self._lease.is_lost or self._is_given_up:
                 return
-            if self._space.plan.exists():
+            if has_plan:
                 self._push()
             else:
                 self._remove()
@@ -163,6 +169,8 @@ class RemoteMirror:
     def _push(self) -> None:
         """Make the copies equal to the files. A crash at any moment leaves a plan with its items, or none."""
         local = {name_of(self._space.root, path): _state(path) for path in self._files()}
+        if self._is_given_up:
+            return
         gone = [name for name in self._pushed if name not in local]
         changed = [name for name, state in local.items() if self._pushed.get(name) != state]
         if _ITEMS in changed or PLAN_NAME in gone:
@@ -308,7 +316,7 @@ def is_ours(name: str) -> bool:
 
 
 _held: set[str] = set()
-"""Names in the leases that this process has or may get."""
+"""Names of the leases that this process holds or is acquiring."""
 
 
 class _StoredLease:
@@ -332,6 +340,14 @@ class _StoredLease:
     def acquire(self) -> None:
         """Take the lease. If another process has it, wait until it has expired."""
         _held.add(self._holder.name)
+        try:
+            self._wait()
+        except BaseException:
+            _held.discard(self._holder.name)
+            raise
+        self._thread.start()
+
+    def _wait(self) -> None:
         seen: tuple[str, int] | None = None
         still_s, looked_s = 0.0, time.monotonic()
         while True:
@@ -359,7 +375,6 @@ class _StoredLease:
                 )
             seen = now
             time.sleep(min(_PAUSE_S, other.lease_s / 20))
-        self._thread.start()
 
     def _has_ended(self, other: Holder) -> bool:
         """Return whether the holder of a lease has released it, or certainly runs no more."""
@@ -416,7 +431,7 @@ class _StoredLease:
                 self._write(etag)
 
     def _write(self, etag: str | None) -> None:
-        """Write the lease in place of the one with an ETag. Whether it is still there is seen when it is read again."""
+        """Replace the lease that has this ETag. The caller reads it again to learn whether this succeeded."""
         self._store.put_if(_LEASE, json.dumps(asdict(self._holder)).encode(), etag)
 
 

@@ -34,7 +34,7 @@ class JobStart:
     on_message : callable
         Called with lines for the user.
     upload : Upload or None
-        If given, the dataset belongs into a store, and the folder holds only the workspace.
+        If given, the dataset belongs in a store, and the folder holds only the workspace.
 
     Attributes
     ----------

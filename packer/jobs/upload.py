@@ -112,8 +112,8 @@ class Upload:
         UsageError
             If it does. With `overwrite`, unfinished uploads are allowed.
         """
-        self._look()  # again, because the source has been listed since
         mark, self._marked = _find_mark(self._store)
+        self._look()  # again, and after the mark: a commit in between has removed or changed the mark
         here = self._describe(space)
         if self.work is not None:
             del here["host"]  # any host may resume it

@@ -93,8 +93,8 @@ class BuildOptions:
     work: str | None = option(
         None,
         "if OUT is a URL: local folder, or URL, for the unfinished build, which is removed at the end; needs room for all "
-        "encoded samples (default: NAME.work in the current folder, where NAME is the end of the URL; with engine ray "
-        "OUT/.build/work)",
+        "encoded samples (default: NAME.work in the current folder, where NAME is the end of the URL; with engine ray, "
+        "--update or --retry-rejects OUT/.build/work)",
         metavar="PLACE",
         path=True,
         url=True,

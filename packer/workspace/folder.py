@@ -212,11 +212,12 @@ def prepare_update(workspace: Workspace, base: Manifest) -> None:
         If the folder holds an unfinished build that replaces the dataset.
     """
     if workspace.plan.exists() and workspace.replaced.exists():
+        remote = workspace.remote
         raise UsageError(
-            place=workspace.out,
+            place=workspace.out if remote is None else remote.out.url,
             expected="a dataset with no other unfinished build",
             found="an unfinished build that replaces it",
-            hint=f"finish it with its own command, or delete {workspace.root}",
+            hint=f"finish it with its own command, or delete {workspace.root if remote is None else remote.work.url}",
         )
     discard(workspace, kept=True)
     write_durably(workspace.base, base.dumps())

@@ -452,15 +452,15 @@ class Store(Remote):
         return b"".join(chunks) if found.bytes <= most else b"", found.etag
 
     def put_if(self, name: str, content: bytes, etag: str | None) -> bool:
-        """Write a small object if the present one has an ETag, or with None if there is none.
+        """Write a small object if the stored one still has this ETag, or, with None, if there is none.
 
-        Of several processes, only the first writes. At stores without conditional writes, several may that begin at the
-        same moment.
+        If several processes try, only the first succeeds. At a store without conditional writes, several that start at
+        the same moment may succeed.
 
         Returns
         -------
         bool
-            Whether it was written. After a fault on the way, the answer may be False although it was.
+            Whether it was written. False may also mean that the response was lost: read the object to find out.
         """
         put, is_silent = partial(self._client.put, self._store, name, content), False
         with self._reporting(name):

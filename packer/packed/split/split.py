@@ -303,7 +303,7 @@ def _find_others(place: Path | str, store: Store | None, parts: Collection[str])
         }
     found = []
     for name in sorted(names - {*parts}):
-        with suppress(DatasetError):
+        with suppress(DatasetError, PermissionError):
             manifest = _read_manifest(place, store, name)
             job = None if manifest is None else manifest.wall_clock.get("job")
             if isinstance(job, Mapping) and job.get("kind") == "split":
