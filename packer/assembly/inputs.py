@@ -14,7 +14,7 @@ from packer.assembly.piece import Piece, PieceReader, columns_from_json, columns
 from packer.assembly.remote_piece import RemotePiece
 from packer.assembly.schemas import adapter
 from packer.assembly.table import Lengths, RowTable, class_numbers
-from packer.recipe.options import shared_settings
+from packer.recipe.options import read_shared_settings
 from packer.workspace import Workspace
 from packer.workspace.durable import damaged
 from readers.formats.shards import ShardReader, open_shard
@@ -155,7 +155,7 @@ def _layout_of(place: str) -> Layout:
     """Return the layout of a dataset's folder or URL, which is opened with the settings that are shared with workers."""
     if not is_url(place):
         return layout_at(Path(place))
-    scheme, options = shared_settings()
+    scheme, options = read_shared_settings()
     open_layout = import_target("readers.staging.layout:dataset_layout", what="a dataset in a store")
     layout: Layout = open_layout(place, storage_options=options if urlsplit(place).scheme == scheme else None)
     return layout

@@ -24,7 +24,7 @@ from packer.jobs.upload import Upload, output_store
 from packer.recipe import Recipe, StepSpec, refuse_unknown
 from packer.recipe.engines import ENGINES, FOR_FUNCTIONS, check_reachable, refuse_main
 from packer.recipe.keywords import BuildKeywords
-from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions, sharing_settings
+from packer.recipe.options import BUILD_OPTION_NAMES, OPTION_NAMES, BuildOptions, share_settings
 from packer.sources.base import Source
 from packer.sources.opening import open_source
 from packer.steps.chain import Step, check_steps
@@ -117,25 +117,25 @@ def build(
         If the build finished with more rejects than allowed, or if no item yielded a sample.
     """
     part = None if share is None else Share.parse(share)
-    with sharing_settings(storage_options, out):
-        call = _resolve(source, out, recipe, dict(options), storage_options)
-        for step in call.recipe.chain:
-            refuse_main(step.use, call.options.engine)
-        check_steps(call.recipe, call.functions)
-        if ENGINES[call.options.engine].many_hosts:
-            check_reachable(call.options.ray_address)
+    with share_settings(storage_options, out):
+        request = _resolve(source, out, recipe, dict(options), storage_options)
+        for step in request.recipe.chain:
+            refuse_main(step.use, request.options.engine)
+        check_steps(request.recipe, request.functions)
+        if ENGINES[request.options.engine].many_hosts:
+            check_reachable(request.options.ray_address)
         if part is not None:
-            _check_sharing(call)
+            _check_sharing(request)
             listener = listener_of(progress)
 
             def make_plan() -> tuple[BuildJob, tuple[str, ...]]:
-                planned = plan_build(call, listener)
+                planned = plan_build(request, listener)
                 assert not isinstance(planned, BuildResult)  # returned only for updates
                 return planned[:2]
 
-            return pack_share(ShareTerms(part, _name_source(source), call, make_plan), listener)
-        upload = None if call.store is None else Upload(call.store.url, storage_options, call.remote)
-        return run_build(call, progress, upload)
+            return pack_share(ShareTerms(part, _name_source(source), request, make_plan), listener)
+        upload = None if request.store is None else Upload(request.store.url, storage_options, request.remote)
+        return run_build(request, progress, upload)
 
 
 def run_build(request: BuildRequest, progress: bool | ProgressListener, upload: Upload | None = None) -> BuildResult:
@@ -288,7 +288,7 @@ def dry_run(
     UsageError
         If the call is invalid.
     """
-    with sharing_settings(storage_options, out):
+    with share_settings(storage_options, out):
         return estimate(_resolve(source, out, recipe, dict(options), storage_options), listener_of(progress))
 
 

@@ -31,7 +31,9 @@ from shardspec.manifest import Manifest
 
 
 def finish_upload(upload: Upload, out: Path, listener: ProgressListener) -> None:
-    """Finish the commit of an update to a store, if it was interrupted, and delete the workspace.
+    """Finish the commit of an update to a store, if it was interrupted, and delete its workspace.
+
+    The workspace of an update that was not committed stays.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ class Upload:
                 hint=f"{how}, choose another place, or discard it with `overwrite`",
             )
         known = set(self._left)
-        others = [name for name in self._find_others() if name not in known and not (mark and _is_ours(name))]
+        others = [name for name in self._find_others() if name not in known and not (mark and _is_uploaded(name))]
         if others:
             raise UsageError(
                 place=self.url,
@@ -142,18 +142,18 @@ class Upload:
     def begin(self, space: Workspace) -> None:
         """Begin or resume the upload of a workspace. Shards that were uploaded to another place are written again."""
         state = self._state(space)
-        if state.get("url") != self.url or self._read_mark().get("id") != state["id"]:
+        if state.get("url") != self.url or read_mark(self._store).get("id") != state["id"]:
             remove_shards(space)
             state = {"url": self.url, "id": uuid.uuid4().hex}
             write_record(space.upload, state)
         else:
             with suppress(StoreError):  # some servers do not have this request, and some users not the permission
-                self._store.abort_uploads(_is_ours)  # of a process that was killed: invisible, and paid for
+                self._store.abort_uploads(_is_uploaded)  # of a process that was killed: invisible, and paid for
         self._record = state
         with suppress(FileNotFoundError):  # stores that report it
             self._store.delete([f"{_MARK}.none"])  # the permission is needed in the end
         self._store.put_if(_MARK, json.dumps({"id": state["id"], **self._describe(space)}).encode(), self._marked)
-        if self._read_mark().get("id") != state["id"]:
+        if read_mark(self._store).get("id") != state["id"]:
             raise BuildLockedError(_TAKEN, place=self.url)
         plans = [name for name in self._left if name.endswith(f"/{PLAN_NAME}")]
         for names in (plans, [name for name in self._left if name not in plans]):  # without a plan, no job is resumed
@@ -221,7 +221,7 @@ class Upload:
         if state.get("url") != self.url or "manifest" not in state:
             return False
         manifest = Manifest.loads(state["manifest"].encode(), str(space.upload))
-        if self._read_mark().get("id") != state["id"]:  # deleted last, or replaced by another build
+        if read_mark(self._store).get("id") != state["id"]:  # deleted last, or replaced by another build
             return self.manifest == manifest
         if self.manifest != manifest:
             self._store.put(MANIFEST_NAME, manifest.dumps())
@@ -254,7 +254,7 @@ class Upload:
     def abandon(self) -> None:
         """Delete the mark if nothing has been uploaded."""
         with suppress(StoreError):  # an error is being raised already
-            if not self._find_others() and self._read_mark().get("id") == self._record["id"]:
+            if not self._find_others() and read_mark(self._store).get("id") == self._record["id"]:
                 self._store.delete([_MARK])
 
     def close(self) -> None:
@@ -308,9 +308,6 @@ class Upload:
         except FileNotFoundError:
             return {}
 
-    def _read_mark(self) -> dict[str, Any]:
-        return read_mark(self._store)
-
     def _describe(self, space: Workspace) -> dict[str, str]:
         return {"host": host(), "work": str(space.out) if self.work is None else self.work.work.url}
 
@@ -356,7 +353,7 @@ def output_store(out: str | os.PathLike[str], options: Mapping[str, Any] | None 
     return store
 
 
-def _is_ours(name: str) -> bool:
+def _is_uploaded(name: str) -> bool:
     """Return whether an upload may have written an object."""
     return _OURS.match(strip_tag(name)) is not None
 

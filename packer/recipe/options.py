@@ -203,7 +203,7 @@ OPTION_NAMES = tuple(spec.name for kind in (Recipe, BuildOptions) for spec in fi
 
 
 @contextmanager
-def sharing_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[str]) -> Iterator[None]:
+def share_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[str]) -> Iterator[None]:
     """Use settings for the stores of sources while the block runs, also in workers that it starts.
 
     Parameters
@@ -227,8 +227,8 @@ def sharing_settings(options: Mapping[str, Any] | None, out: str | os.PathLike[s
             os.environ[_SETTINGS] = before
 
 
-def shared_settings() -> tuple[str, dict[str, Any]]:
-    """Return the scheme of the output, or an empty text, and the settings that `sharing_settings` shares.
+def read_shared_settings() -> tuple[str, dict[str, Any]]:
+    """Return the scheme of the output, or an empty text, and the settings that `share_settings` shares.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from packer.jobs.plan import JobSettings, Tasks, Unit, Work
 from packer.jobs.progress import ProgressListener, Stage
 from packer.jobs.stages import Workers
 from packer.recipe.engines import ENGINES
-from packer.recipe.options import BuildOptions, sharing_settings
+from packer.recipe.options import BuildOptions, share_settings
 from packer.workspace import Workspace
 from packer.workspace.durable import remove_tree, write_if_changed
 from packer.workspace.machines import MADE_ON, RUNTIME, here
@@ -216,7 +216,7 @@ def _compute(
         take(block)
 
     workers = Workers(plan, space, BuildOptions(workers=one.workers, engine=one.engine), listener.on_message)
-    with sharing_settings(one.storage_options, ""), closing(workers):
+    with share_settings(one.storage_options, ""), closing(workers):
         workers.run((Unit("task", block.number) for block in blocks), len(blocks), on_event)
 
 

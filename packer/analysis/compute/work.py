@@ -12,7 +12,7 @@ from packer.analysis.compute.values import Values as ColumnValues
 from packer.analysis.compute.values import concatenate, read_result, save_block
 from packer.jobs.plan import OnItem, Task, Tasks, Unit, Verdicts
 from packer.recipe.engines import usable_processors
-from packer.recipe.options import shared_settings
+from packer.recipe.options import read_shared_settings
 from packer.steps.chain import StepResources
 from packer.vision.faults import describe_error
 from packer.workspace import Workspace
@@ -192,7 +192,7 @@ class ComputeWork:
         try:
             if self._work is None:
                 self._check_functions()
-                self._work = BlockWork(**self._arguments, storage_options=shared_settings()[1] or None)
+                self._work = BlockWork(**self._arguments, storage_options=read_shared_settings()[1] or None)
             self._work.compute(Block(unit.number, start, stop))
         except ShardspecError as error:
             return {"error": [_public_class(error).__name__, str(error)]}

@@ -1,7 +1,7 @@
 """The dataset that a build updates: in its folder, or in a store."""
 
 from packer.builds.job import BuildRequest
-from packer.recipe.options import shared_settings
+from packer.recipe.options import read_shared_settings
 from packer.workspace.folder import committed
 from readers.staging.layout import dataset_layout
 from shardspec.errors import UsageError
@@ -30,7 +30,7 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
         raise UsageError(
             place=request.store.url, expected="a packed dataset whose rejects can be tried again", found="none"
         )
-    layout = dataset_layout(request.store.url, storage_options=shared_settings()[1] or None)
+    layout = dataset_layout(request.store.url, storage_options=read_shared_settings()[1] or None)
     base = layout.load()
     if base.columns:
         raise UsageError(

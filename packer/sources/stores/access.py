@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from packer.recipe.options import shared_settings
+from packer.recipe.options import read_shared_settings
 from shardspec.errors import UsageError
 from shardspec.stores import Store
 from shardspec.stores.store import StoredObject
@@ -23,7 +23,7 @@ def source_store(url: str) -> Store:
     UsageError
         If the URL is invalid, or if the settings cannot be sent to workers.
     """
-    scheme, options = shared_settings()
+    scheme, options = read_shared_settings()
     if is_web(url) or scheme not in ("", urlsplit(url).scheme):
         options = {name: value for name, value in options.items() if name in _OF_SERVERS}
     return Store(url, options)

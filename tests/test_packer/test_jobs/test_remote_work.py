@@ -44,14 +44,6 @@ SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "sh
 WORDS = ("--size", 120, "--resize", "exact", "--encode", "png", "--shard-size", "64KiB", "--label-from", "folder")
 
 
-@pytest.fixture
-def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
-    """The server for a client in this process. The current folder is empty."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return here
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three tasks."""

@@ -19,15 +19,6 @@ from shardspec.stores import Store
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
 
 
-@pytest.fixture
-def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
-    """The server for a client in this process. The current folder is empty, and so is the cache."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
-    return here
-
-
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The datasets ``a`` and ``b``."""

@@ -21,15 +21,6 @@ WORDS = ("--size", 120, "--resize", "exact", "--encode", "png", "--shard-size", 
 
 
 @pytest.fixture
-def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
-    """The server for a client in this process. The current folder is empty, and so is the cache."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
-    return here
-
-
-@pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A folder with an image that is broken."""
     root = write_images(tmp_path / "in", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(12)])

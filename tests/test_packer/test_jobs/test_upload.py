@@ -31,14 +31,6 @@ MARK = ".build/upload.json"
 FOREVER = 10**6
 
 
-@pytest.fixture
-def here(here: StoreServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StoreServer:
-    """The server for a client in this process. The current folder is empty."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return here
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_images(tmp_path_factory.mktemp("upload") / "in", [f"{'ab'[n % 2]}/{n:02d}.png" for n in range(12)])
