@@ -157,7 +157,9 @@ def _layout_of(place: str) -> Layout:
         return layout_at(Path(place))
     scheme, options = read_shared_settings()
     open_layout = import_target("readers.staging.layout:dataset_layout", what="a dataset in a store")
-    layout: Layout = open_layout(place, storage_options=options if urlsplit(place).scheme == scheme else None)
+    layout: Layout = open_layout(
+        place, storage_options=options if urlsplit(place).scheme == scheme else None, patient=True
+    )
     return layout
 
 

@@ -81,7 +81,9 @@ class CachedLayout(Layout):
         if self.key not in client.attached:
             found = client.ask("attach", key=self.key)
             if found is None:
-                found = client.ask("open", waits_for=self.url, args=[self.url, self.size, self.options, settings()])
+                found = client.ask(
+                    "open", waits_for=self.url, args=[self.url, self.size, self.options, settings(), True]
+                )
             if found["key"] != self.key:
                 raise DatasetChangedError(
                     place=self.url,
@@ -110,6 +112,8 @@ def dataset_layout(
     cache_size: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     name: str = "path",
+    *,
+    patient: bool = False,
 ) -> Layout:
     """Return the layout of a packed dataset in a folder or, by a URL, in a store.
 
@@ -125,6 +129,8 @@ def dataset_layout(
         Credentials, region and endpoint; by default from the environment.
     name : str
         Name of the argument, for messages.
+    patient : bool
+        Whether a store that does not answer is certainly only away, because another process has opened the dataset.
 
     Raises
     ------
@@ -148,7 +154,7 @@ def dataset_layout(
     for _ in range(_ATTEMPTS):
         try:
             client = client_of(folder)
-            found = client.ask("open", waits_for=given, args=[given, size, options, settings()])
+            found = client.ask("open", waits_for=given, args=[given, size, options, settings(), patient])
         except StagerLostError:
             continue
         client.attached[found["key"]] = found

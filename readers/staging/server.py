@@ -58,6 +58,8 @@ _BEAT_S = 5.0
 """Time between messages to each client, which takes a silent stager for suspended (`readers.staging.client`)."""
 _FREE_SHARE = 0.9
 _ATTEMPTS = 2
+_PROBE_S = 20.0
+"""Seconds for which the first request for a dataset is repeated, if the cache has nothing of it: its URL may be misspelt."""
 
 
 class RemoteDataset:
@@ -86,20 +88,32 @@ class Stager:
         self.roots: dict[str, Path] = {}  # of all cached datasets, including those that nobody has opened
         self._adopting = Lock()
         self._beaten = time.monotonic()
+        self._urls: set[str] = set()  # of datasets that were opened once
         for cached in folder.list():
+            self._urls.add(cached.url)
             self.roots[cached.key] = cached.root
             for name, size in cached.files.items() if cached.manifest is not None else ():
                 self.schedule.add((cached.key, name), size, held=True)
 
     # Messages of clients.
 
-    def open(self, client: int, url: str, size: int | None, options: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+    def open(
+        self,
+        client: int,
+        url: str,
+        size: int | None,
+        options: Mapping[str, Any],
+        env: Mapping[str, str],
+        patient: bool = False,
+    ) -> Any:
         """Open a dataset by its URL; return its key, folder and the bytes that the cache may hold."""
         with self._adopting:
             _adopt(env)
-            store = open_store(url, options)
+            store = first = open_store(url, options)
+            if isinstance(store, Store) and not patient and url not in self._urls:
+                first = Store(url, options, patience_s=_PROBE_S)
         try:
-            data = store.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)  # without a lock, because it may take minutes
+            data = first.read(MANIFEST_NAME, MANIFEST_BYTES_MAX)  # without a lock, because it may take minutes
         except FileNotFoundError:
             raise NotADatasetError(
                 place=url, expected=f"a packed dataset with a {MANIFEST_NAME}", found="none"
@@ -117,6 +131,7 @@ class Stager:
                     found=limit if size is not None else f"{limit} bytes of free disk",
                 )
             self.datasets[key], self.roots[key] = dataset, root
+            self._urls.add(url)
             for entry in manifest.entries:
                 self.schedule.add((key, entry.name), entry.bytes, held=False)
             self.sizes[client] = max(limit, self.sizes.get(client, 0))

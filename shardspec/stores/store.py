@@ -52,6 +52,8 @@ _CUT = "response body error"
 _TOO_SHORT = re.compile("status code: 416|object was only|Range Not Satisfiable")
 """Parts of messages about a range that begins after the end of the object."""
 _DEBUG = "\n\nDebug source:"
+_UNSENT, _REASON = "error sending request", re.compile(r'(?:message|error): "([^"]+)"')
+"""End of messages about a connection that failed, and the reason among the details after `_DEBUG`."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 """Codes of S3 and Google, and of Azure, for a bucket that does not exist."""
 _SKEWED = re.compile("RequestTimeTooSkewed|Request date header too old")
@@ -507,7 +509,9 @@ class Store(Remote):
             if isinstance(error, FileNotFoundError):
                 raise
             kind = type(error).__name__
-            text = cut(str(error).partition(_DEBUG)[0].strip(), LONG)
+            said, _, details = str(error).partition(_DEBUG)
+            text, reasons = cut(said.strip(), LONG), _REASON.findall(details)
+            text += f" ({reasons[-1]})" if reasons and said.endswith(_UNSENT) else ""
             if self._account is not None and self._account.problem is not None:
                 raise self._account.problem from None
             refused = kind in _DENIED or _GONE.search(text)

@@ -1,10 +1,12 @@
 """Stores that fail while a dataset is read from them, processes that are killed, and folders that vanish."""
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from readers import Loader, open_dataset
 from readers.staging import client as client_module
 from readers.staging.client import client_of
 from readers.staging.folder import CacheFolder, key_of, read_address
+from readers.staging.layout import dataset_layout
 from shardspec import SPEC_VERSION
 from shardspec.errors import (
     DatasetChangedError,
@@ -193,6 +196,36 @@ def test_a_store_that_is_unreachable_for_too_long_is_an_error(datasets, server, 
     assert "retries" in str(caught.value)
     server.fail()
     assert len(list(Loader(remote, SHARD_ROWS, shuffle=False))) == COUNT // SHARD_ROWS
+
+
+def test_a_store_that_never_answered_is_not_waited_for_as_one_that_is_away(
+    datasets, server, tmp_path, monkeypatch
+) -> None:
+    hook = (
+        "from shardspec.stores import Store\nbegin = Store.__init__\n"
+        "def begin_faster(self, url, options=None, *, patience_s=100):\n"
+        "    begin(self, url, options, patience_s=patience_s if patience_s >= 60 else 0.05)\n"
+        "Store.__init__ = begin_faster\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hook)  # for the stager
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    away = {"match": "GET .*manifest", "kind": "503", "times": 3}
+    server.fail(away)
+    with raises(StoreError, place=server.url("lmdb/manifest.json")):
+        open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    server.fail()
+    open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+    for kind in ("known", "new"):
+        server.fail(away)
+        if kind == "known":
+            open_dataset(server.url("lmdb"), cache=tmp_path, cache_size="1GB")
+        else:
+            dataset_layout(server.url("npy"), tmp_path, "1GB", patient=True)
+        assert server.left() == [0]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(StoreError, match=os.strerror(errno.ECONNREFUSED)):
+            open_dataset(f"http://127.0.0.1:{closed.getsockname()[1]}/x", cache=tmp_path, cache_size="1GB")
 
 
 @pytest.mark.parametrize("change", ["other bytes", "other shards", "deleted"])
