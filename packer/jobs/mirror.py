@@ -355,7 +355,8 @@ class _StoredLease:
             if other is not None and other.name == self._holder.name:
                 break
             if other is None or self._has_ended(other) or still_s >= other.lease_s:
-                self._write(etag)
+                if not self._write(etag):  # another process was faster, or the store names the object in two ways
+                    time.sleep(_PAUSE_S)
                 still_s = 0.0
                 continue
             now = other.name, other.beat
@@ -430,9 +431,9 @@ class _StoredLease:
                 self._holder = replace(self._holder, beat=self._holder.beat + 1)
                 self._write(etag)
 
-    def _write(self, etag: str | None) -> None:
-        """Replace the lease that has this ETag. The caller reads it again to learn whether this succeeded."""
-        self._store.put_if(_LEASE, json.dumps(asdict(self._holder)).encode(), etag)
+    def _write(self, etag: str | None) -> bool:
+        """Replace the lease that has this ETag (`Store.put_if`). The caller reads it again, since the answer may be lost."""
+        return self._store.put_if(_LEASE, json.dumps(asdict(self._holder)).encode(), etag)
 
 
 def _read_lease(store: Store) -> tuple[Holder | None, str | None]:

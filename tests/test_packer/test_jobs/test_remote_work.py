@@ -288,6 +288,23 @@ def test_a_lease_whose_write_is_not_answered(here: StoreServer, tmp_path: Path) 
         assert here.left() == [0]
 
 
+def test_a_lease_at_a_store_with_two_etags_for_an_object_is_asked_for_now_and_then(
+    here: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ambiguous(Store):
+        refused = 0
+
+        def put_if(self, name: str, content: bytes, etag: str | None) -> bool:
+            self.refused += self.refused < 3
+            return self.refused >= 3 and super().put_if(name, content, etag)
+
+    pauses: list[float] = []
+    monkeypatch.setattr("packer.jobs.mirror.time.sleep", pauses.append)
+    work = Ambiguous(here.url("ambiguous"))
+    with RemoteMirror(Workspace(tmp_path, remote=RemoteFiles(work, Store(here.url("lease-out")))), print):
+        assert len(pauses) == 2
+
+
 def test_a_call_that_could_not_release_its_lease_can_be_repeated(here: StoreServer, source: Path) -> None:
     url, options = here.url("unreleased"), {**SETTINGS, **QUIET, "work": here.url("unreleased-work")}
     writing = "^(PUT|POST|DELETE) "
