@@ -31,9 +31,9 @@ from shardspec.manifest import Manifest
 
 
 def finish_upload(upload: Upload, out: Path, listener: ProgressListener) -> None:
-    """Finish the commit of an update to a store, if it was interrupted, and delete its workspace.
+    """Finish the commit of an update to a store, if it was interrupted, or discard the update. Delete its workspace.
 
-    The workspace of an update that was not committed stays.
+    The workspace of a build that is to replace the dataset stays.
 
     Parameters
     ----------
@@ -43,7 +43,8 @@ def finish_upload(upload: Upload, out: Path, listener: ProgressListener) -> None
     space = Workspace(out / BUILD_FOLDER, remote=upload.work)
     if upload.work is not None and has_files(upload.work):
         with locked(space, listener.on_message), RemoteMirror(space, listener.on_message):
-            if upload.finish(space):
+            if upload.finish(space) or not (space.plan.exists() and space.replaced.exists()):
+                upload.discard(space)
                 space.remove()
 
 

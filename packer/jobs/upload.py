@@ -235,6 +235,12 @@ class Upload:
         self.manifest = manifest
         return True
 
+    def discard(self, space: Workspace) -> None:
+        """Delete what a workspace has uploaded but not committed, and its mark."""
+        self._look()
+        if self.manifest is not None and read_mark(self._store).get("id") == self._state(space).get("id", ""):
+            self._store.delete([*filter(_is_uploaded, self._find_others()), _MARK])
+
     def _put_card(self, space: Workspace, manifest: Manifest) -> None:
         """Upload the card of a dataset if its format has one. A card that a person has edited stays."""
         card = self._read(CARD_NAME, _CARD_BYTES_MAX) if CARD_NAME in self._sizes else None

@@ -13,7 +13,7 @@ from support.stores import StoreServer
 from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
 
 import packer
-from shardspec.errors import ShardspecError, UsageError
+from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
 OPTIONS: dict[str, Any] = {**SETTINGS, "label_from": "folder", "max_rejects": 1.0, **QUIET}
@@ -143,6 +143,42 @@ def test_an_interrupted_commit_is_finished(here: StoreServer, source: Path, tmp_
     assert any(name.startswith(".build/work") for name in here.objects(tmp_path.name))
     packer.build(source, pair[0], update=True, **options)
     assert packer.build(source, pair[1], update=True, **options).found_finished
+    check(here, pair, tmp_path)
+
+
+@pytest.mark.parametrize("step", [add, change])
+def test_an_interrupted_update_that_has_nothing_to_add_any_more_is_discarded(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, step: Any
+) -> None:
+    how, before = {"update": True, "changed": "replace" if step is change else "keep"}, here.objects(tmp_path.name)
+    shutil.copytree(source, tmp_path / "old")
+    step(source)
+    here.fail({"match": f"PUT .*{tmp_path.name}/index", "kind": "403", "times": FOREVER})
+    with raises(ObjectDeniedError):
+        packer.build(source, pair[1], **how, **OPTIONS)
+    here.fail()
+    left = here.objects(tmp_path.name).keys() - before.keys()
+    assert {name[:6] for name in left} >= {".build", "shard-"}
+    shutil.rmtree(source)
+    shutil.copytree(tmp_path / "old", source)
+    assert packer.build(source, pair[1], **how, **OPTIONS).found_finished
+    assert here.objects(tmp_path.name) == before
+    check(here, pair, tmp_path)
+
+
+def test_a_replacement_that_has_begun_stays_if_there_is_nothing_to_add(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path
+) -> None:
+    new = {**OPTIONS, "size": 100, "overwrite": True, "work": f"{pair[1]}/.build/work"}
+    here.fail({"match": f"PUT .*{tmp_path.name}/index", "kind": "403", "times": FOREVER})
+    with raises(ObjectDeniedError):
+        packer.build(source, pair[1], **new)
+    here.fail({"match": "PUT .*part-", "kind": "403", "times": 1})
+    assert packer.build(source, pair[1], update=True, **OPTIONS).found_finished
+    packer.build(source, pair[1], **new)
+    assert here.left() == [1]
+    here.fail()
+    packer.build(source, pair[0], **{**new, "work": None})
     check(here, pair, tmp_path)
 
 
