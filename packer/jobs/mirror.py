@@ -240,7 +240,8 @@ def has_files(remote: RemoteFiles) -> bool:
 def peek(store: Store, root: Path) -> Workspace | None:
     """Download into a folder what says how far a job in a store is, and who has its lease. Return None if there is no job.
 
-    Neither the items nor the contents of pieces are downloaded. Nothing is written to the store.
+    Neither the items nor the contents of pieces are downloaded. Records of finished shards, and what was found in shards
+    that are read, become empty files. Nothing is written to the store.
     """
     found = {one.name: one.bytes for one in store.list() if one.name}
     space = Workspace(root, remote=RemoteFiles(store, store))
@@ -249,6 +250,10 @@ def peek(store: Store, root: Path) -> Workspace | None:
     for name in names:
         with suppress(FileNotFoundError):  # the job has just ended
             store.download(name, root / name)
+    for name in found:
+        if name.startswith((_SCANS, "staging/")):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
     if space.plan.exists():
         with suppress(FileNotFoundError):
             _join_journal(store, found, space.journal)

@@ -21,6 +21,7 @@ from packer.workspace import Workspace
 from packer.workspace.durable import read_record
 from packer.workspace.holder import Holder, is_running
 from packer.workspace.machines import PIECES
+from packer.workspace.paths import RECORD_NAME
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host
 from shardspec.entries import total
@@ -36,6 +37,9 @@ RATE_S = 300.0
 NOTHING_PACKED = "nothing was packed"
 """Stage of a build in which every item was rejected."""
 
+CHECKING = "checking"
+"""Stage of a job that copies packed datasets."""
+
 _EXPECTED = "a build or a packed dataset"
 _REASON_LENGTH = 120
 _SHOWN_REASONS = 12
@@ -49,7 +53,8 @@ class StatusReport(Result):
     ----------
     path : Path or str
         The dataset's folder, or the URL.
-    stage : {"finished", "listing", "packing", "writing shards", "nothing was packed"}
+    stage : {"finished", "listing", "packing", "checking", "writing shards", "nothing was packed"}
+        ``"checking"``: a job that copies packed datasets compares their shards with the manifests, one shard a task.
     items, done : int
         Items in the plan, and finished items.
     samples, rejected : int
@@ -114,6 +119,8 @@ class StatusReport(Result):
         done = (
             f"{self.done} of {counted(self.items, 'item')}, {counted(self.samples, 'sample')}, {self.rejected} rejected"
         )
+        if self.stage == CHECKING:
+            done = f"{self.tasks_done} of {counted(self.tasks, 'shard')}"
         return f"{self.path}: {self.stage}: {done}{shards}{rate}{left}"
 
     def _describe_work(self) -> list[str]:
@@ -233,6 +240,7 @@ def read_status(space: Workspace) -> StatusReport:
     if PIECES in document:
         more["running"] = running = None  # shares hold no lock
     tasks = Tasks.from_json(document.get("tasks", []))
+    copied = document.get("rows", {}).get("shards")  # of packed datasets, instead of items
     plan = ShardPlan.load(space) if space.assembly.exists() else None
     shards = 0 if plan is None else len(plan.sizes)
     journal = list(space.read_journal())
@@ -244,11 +252,12 @@ def read_status(space: Workspace) -> StatusReport:
     for line in done:
         reasons.update(line.get("rejected", {}))
     samples, rejected = sum(line.get("rows", 0) for line in done), reasons.total()
-    if plan is not None and len(plan.generations) == 1:
-        counts = plan.generations[0].generation.counts
-        samples, rejected = counts.samples, counts.rejected_items
     sizes = {number: tasks[number].stop - tasks[number].start for number in numbers if number < len(tasks)}
     items, finished = sum(task.stop - task.start for task in tasks), sum(sizes.values())
+    if plan is not None and (copied is not None or len(plan.generations) == 1):
+        counts = total(one.generation for one in plan.generations)
+        samples, rejected = counts.samples, counts.rejected_items
+        items, finished = (items, finished) if copied is None else (counts.items, counts.items)
     rate = _rate([(line["at_s"], sizes.get(line["number"], 0)) for line in done if "at_s" in line])
     rate = None if running is False or PIECES in document else rate
     shares = int(document[PIECES]["shares"]) if PIECES in document else 0
@@ -258,7 +267,7 @@ def read_status(space: Workspace) -> StatusReport:
     }
     return StatusReport(
         space.out,
-        "writing shards" if shards else "packing",
+        "writing shards" if shards else "packing" if copied is None else CHECKING,
         items,
         finished,
         samples,
@@ -266,10 +275,10 @@ def read_status(space: Workspace) -> StatusReport:
         dict(reasons.most_common()),
         rate=rate,
         left_s=(items - finished) / rate if rate and items > finished else None,
-        tasks=len(tasks),
-        tasks_done=len(sizes),
+        tasks=len(tasks if copied is None else copied),
+        tasks_done=len(sizes) if copied is None else sum(1 for _ in space.scans.glob("scan-*.npy")),
         shards=shards,
-        shards_done=len({line["number"] for line in journal if line.get("did") == "shard"}) if shards else 0,
+        shards_done=0 if plan is None else sum(1 for _ in plan.staging.glob(f"shard-*[0-9]/{RECORD_NAME}")),
         sessions=sum(line.get("did") == "session" for line in journal),
         **more,
     )
@@ -279,7 +288,7 @@ def _summarise(space: Workspace, number: int) -> dict[str, Any]:
     """Count samples and rejects of a finished task from its part; nothing if the part is elsewhere, gone or damaged."""
     try:
         return summarise(open_piece(space, PiecePlaces(), number).items)
-    except (OSError, BuildError):
+    except (KeyError, OSError, BuildError):
         return {}
 
 
