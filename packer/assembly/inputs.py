@@ -235,7 +235,9 @@ class PiecePlaces(NamedTuple):
 
     def find(self, workspace: Workspace, task: int) -> Workspace:
         """Return the workspace that holds the piece of a task."""
-        return replace(workspace, root=Path(self.folders[self.of_task[task]])) if self.folders else workspace
+        if not self.folders:
+            return workspace
+        return replace(workspace, root=Path(self.folders[self.of_task[task]]), remote=None)
 
 
 IN_WORKSPACE = PiecePlaces()
@@ -244,9 +246,10 @@ IN_WORKSPACE = PiecePlaces()
 
 def open_piece(workspace: Workspace, places: PiecePlaces, task: int) -> Piece:
     """Open the piece of a finished task. Wait for the file if it is not visible yet."""
+    workspace = places.find(workspace, task)
     if workspace.remote is not None:
         return RemotePiece(workspace.remote, places.objects[task] if places.objects else workspace.remote.pieces[task])
-    path = places.find(workspace, task).part(task)
+    path = workspace.part(task)
     try:
         return Piece(path)
     except FileNotFoundError:

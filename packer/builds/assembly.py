@@ -150,7 +150,7 @@ class BuildAssembler:
         table.settle()
         order = None if recipe.shuffle is None else shuffled(counts.samples, recipe.shuffle)
         places = self._places
-        if space.remote is not None:
+        if space.remote is not None and not places.folders:
             places = PiecePlaces(objects=[space.remote.pieces[task] for task in range(len(self._rows))])
         pieces = [describe_pieces(table, self._rows, places)] if counts.samples else []
         made = arrange_generations(self._plan, counts, compared, self._reports.left)

@@ -228,7 +228,8 @@ class BuildRecord(PlanRecord):
         return self._plan.fingerprint
 
     def to_json(self) -> dict[str, Any]:
-        return self._plan.to_json()
+        folders = [{"path": folder} for folder in self._places.folders]
+        return {**self._plan.to_json(), **({"rows": {"inputs": folders}} if folders else {})}
 
     def take_item_lines(self) -> Iterable[str]:
         lines, self._lines = self._lines, ItemLines()

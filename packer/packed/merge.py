@@ -21,7 +21,6 @@ from packer.jobs.result import JobResult
 from packer.jobs.upload import output_place
 from packer.packed.plan import BUILT_KEY, PackedInput, open_input, plan_copy, several_paths
 from packer.recipe.options import BuildOptions
-from packer.workspace.folder import output_folder
 from packer.workspace.hashing import in_several
 from shardspec.columns import Columns, IntArray
 from shardspec.entries import total
@@ -105,7 +104,7 @@ def merge(
     datasets : sequence of path
         Two packed datasets or more; or the folders of pieces with all shares of one build, in any order.
     out : path or str
-        A folder that is new, empty, or holds the merge to resume; or a URL, as for `packer.build`, unless for pieces.
+        A folder that is new, empty, or holds the merge to resume; or a URL, as for `packer.build`.
     classes : {"same", "unite"}
         Whether lists of classes must be equal, or are united.
     format : str, optional
@@ -140,7 +139,7 @@ def merge(
                 )
         listener = listener_of(progress)
         how: dict[str, Any] = {"workers": workers, "engine": engine, "overwrite": overwrite}
-        return merge_pieces(pieces, output_folder(out), **how, listener=listener)
+        return merge_pieces(pieces, *output_place(out), **how, listener=listener)
     target, upload = output_place(out)
     place = target if upload is None else upload.url
     inputs = [open_input(path, place) for path in several_paths(datasets, "to merge")]

@@ -13,6 +13,7 @@ from packer.builds.provenance import library_versions
 from packer.builds.result import BuildResult
 from packer.jobs.plan import describe_changes
 from packer.jobs.progress import ProgressListener
+from packer.jobs.upload import Upload
 from packer.recipe.options import BuildOptions
 from packer.workspace.machines import first_machine
 from packer.workspace.shared_files import host
@@ -23,6 +24,7 @@ from shardspec.wording import counted, list_some
 def merge_pieces(
     folders: Sequence[PieceFolder],
     out: Path,
+    upload: Upload | None,
     *,
     workers: str | int,
     engine: str,
@@ -30,6 +32,11 @@ def merge_pieces(
     listener: ProgressListener,
 ) -> BuildResult:
     """Merge folders of pieces.
+
+    Parameters
+    ----------
+    out, upload
+        See `packer.jobs.job.Job`.
 
     Raises
     ------
@@ -50,7 +57,7 @@ def merge_pieces(
     lines = ItemLines.load(first.space.items, plan.tasks)
     from_packed = first.terms["from_packed"]
     job = BuildJob(plan, lines, options, plan.options, about=first.about, from_packed=from_packed, places=places)
-    return finish_build(job, (), None, out, options, listener)
+    return finish_build(job, (), None, out, options, listener, upload)
 
 
 def _check_folders(folders: Sequence[PieceFolder], out: Path) -> None:

@@ -442,7 +442,7 @@ _WORKERS = ray.remote(NodeWorkers)
 
 
 def _check_node(space: Workspace) -> None:
-    """Check that this node sees workspace and source, and can make the bytes of the plan.
+    """Check that this node sees workspace and input, and can make the bytes of the plan.
 
     Raises
     ------
@@ -460,15 +460,15 @@ def _check_node(space: Workspace) -> None:
     if space.remote is not None:
         space.create_results(len(tasks))
     paths = [one["path"] for one in document.get("rows", {}).get("inputs", ())]
-    for task in tasks[:1]:
+    for task in () if paths else tasks[:1]:
         paths += [item.path for item in islice(read_items(space.items, *task), 1) if item.path]
     for path in paths:
         if not is_url(path) and not os.path.exists(path):  # noqa: PTH110 -- may be any text
             raise BuildError(
                 place=f"host {host()}",
-                expected=f"the source, which has {shorten(path, LONG)}",
+                expected=f"the input, which has {shorten(path, LONG)}",
                 found="no such file",
-                hint="mount the source on all nodes at the same path, or pack from a URL",
+                hint="mount the input on all nodes at the same path, read it from a URL, or use another engine",
             )
     space.logs.mkdir(parents=True, exist_ok=True)
 

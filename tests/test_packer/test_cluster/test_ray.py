@@ -142,7 +142,7 @@ def test_a_node_that_cannot_do_the_work_is_given_up(tmp_path: Path) -> None:
         printed = ray.run("bash", "-c", '"$@" || echo "status $?"', "bash", *arguments(*words), env=env)
         assert "numpy" in printed
         assert "1.0" in printed
-        assert f"expected the source, which has '{source}" in printed
+        assert f"expected the input, which has '{source}" in printed
         assert "no node can do the work" in printed
         assert "Traceback" not in printed
         assert "status 1" in printed

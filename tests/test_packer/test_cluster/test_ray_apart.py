@@ -196,5 +196,18 @@ def test_a_local_source_is_refused_before_any_work(apart: Apart, tmp_path: Path)
     words = arguments("build", source, f"s3://{BUCKET}/refused", "--size", "16")
     on_ray = ("--engine", "ray", "--ray-address", apart.ray.address)
     said = apart.run(*apart.ray.command("env", f"TMPDIR={tmp_path / 'scratch'}", *words, *on_ray), expect=1)
-    assert f"expected the source, which has '{source}" in said
+    assert f"expected the input, which has '{source}" in said
     assert "manifest.json" not in apart.files("refused")
+
+
+def test_pieces_that_nodes_do_not_see_are_merged_by_this_host_alone(apart: Apart, tmp_path: Path) -> None:
+    source, pieces = write_images(tmp_path / "few", ["a/0.png", "a/1.png"]), tmp_path / "pieces"
+    apart.run(*arguments("build", source, pieces, "--size", "16", "--share", "1/1", "--engine", "inline"))
+    merge = arguments("merge", pieces, f"s3://{BUCKET}/pieces")
+    on_ray = ("--engine", "ray")
+    said = apart.run(*apart.ray.command("env", f"RAY_ADDRESS={apart.ray.address}", *merge, *on_ray), expect=1)
+    assert f"expected the input, which has '{pieces}" in said.splitlines()[-1]
+    assert "manifest.json" not in apart.files("pieces")
+    apart.run(*apart.ray.command(*merge, "--engine", "inline"))
+    apart.run(*arguments("build", source, tmp_path / "whole", "--size", "16", "--engine", "inline"))
+    assert downloaded(apart, "pieces", tmp_path / "back") == fingerprints(tmp_path / "whole")
