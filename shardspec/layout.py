@@ -71,7 +71,7 @@ class Layout:
     is_local: ClassVar[bool] = True
     """True if all files are there."""
     reads_parts: ClassVar[bool] = False
-    """True if parts of files are there once they are fetched (`packer.packed.browse.remote.RowsLayout`)."""
+    """True if parts of files are there once they are fetched (`packer.assembly.remote_rows.RowsLayout`)."""
 
     @property
     def shown(self) -> str:

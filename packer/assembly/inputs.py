@@ -1,11 +1,10 @@
 """The inputs of a merge: packed datasets, and the pieces of a build in the places where they are."""
 
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -34,6 +33,10 @@ from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 from shardspec.schema import Schema
 
+if TYPE_CHECKING:
+    from packer.assembly.remote_rows import PooledShard, RemotePool
+
+_STORED = "a dataset in a store"
 _REPEAT = "repeat the command when no other process writes to the folder"
 
 
@@ -50,6 +53,8 @@ class DatasetInput:
         Fields that are stored outside the shards.
     most_open : int
         Number of readers that may be open at the same time.
+    reads_parts : bool
+        Whether parts of the shards are downloaded when they are read.
     items_before : int
         The number to add to the item's number in every key.
 
@@ -66,7 +71,12 @@ class DatasetInput:
 
     def __init__(self, entry: Mapping[str, Any], manifest: Manifest | None) -> None:
         self._layout = _layout_of(entry["path"])
-        self._manifest = self._layout.load() if manifest is None else manifest
+        self._pool: RemotePool | None = None
+        if not self._layout.is_local:
+            self._pool = import_target("packer.assembly.remote_rows:RemotePool", what=_STORED)(self._layout)
+        if manifest is None:
+            manifest = self._layout.load() if self._pool is None else self._pool.manifest
+        self._manifest = manifest
         if not self._manifest.digest.startswith(entry.get("digest", "")):
             raise DatasetChangedError(
                 place=self._layout.shown,
@@ -78,23 +88,26 @@ class DatasetInput:
         whole = entry.get("columns", True)
         self.schema = self._manifest.schema if whole else self._manifest.shard_schema
         self.columns: Sequence[Column] = self._manifest.columns if whole else ()
+        self.reads_parts = self._layout.reads_parts
         self._shards = self._manifest.shards
-        self._column_of = {column.field: column for column in self.columns}
+        self._column_of = {} if self._pool is not None else {column.field: column for column in self.columns}
         self._open: dict[str, ShardReader] = {}
         self.samples = np.array([shard.samples for shard in self._shards], np.int64)
         self._ends = np.cumsum(self.samples)
 
-    def open(self, part: int, schema: Schema, *, compare: bool) -> "_DatasetReader":
+    def open(self, part: int, schema: Schema, *, compare: bool) -> "DatasetReader":
         """Check and open a shard, to read its rows as the fields of the schema that this schema was united into.
 
         Parameters
         ----------
         compare : bool
-            Whether to compare the digest with the manifest.
+            Whether to compare the digest with the manifest. The files of a remote dataset are compared on arrival.
         """
         shard = self._shards[part]
         first = int(self._ends[part]) - shard.samples
-        return _DatasetReader(self, shard, self._open_part(shard, compare=compare), first, schema)
+        if self._pool is not None:
+            return DatasetReader(self, shard, self._pool.shard(part, first), first, schema)
+        return DatasetReader(self, shard, self._open_part(shard, compare=compare), first, schema)
 
     def part_bytes(self, part: int) -> int:
         """Return the bytes of a shard."""
@@ -105,7 +118,9 @@ class DatasetInput:
         return None
 
     def close(self) -> None:
-        """Close the columns."""
+        """Close the columns, and the shards of a remote dataset."""
+        if self._pool is not None:
+            self._pool.close()
         for reader in self._open.values():
             reader.close()
         self._open.clear()
@@ -124,15 +139,12 @@ class DatasetInput:
     def _open_part(self, part: Shard | Column, *, compare: bool) -> ShardReader:
         layout = self._layout
         with self.reading(part):
-            release = layout.hold(part.files)
             if compare:
                 for entry in part.files:
                     layout.check_digest(entry)
             else:
                 layout.check_sizes(part.files)
-            reader = open_shard(layout, self._manifest, part)
-            weakref.finalize(reader, release).atexit = False
-            return reader
+            return open_shard(layout, self._manifest, part)
 
     @contextmanager
     def reading(self, part: Shard | Column) -> Iterator[None]:
@@ -156,17 +168,19 @@ def _layout_of(place: str) -> Layout:
     if not is_url(place):
         return layout_at(Path(place))
     scheme, options = read_shared_settings()
-    open_layout = import_target("readers.staging.layout:dataset_layout", what="a dataset in a store")
+    open_layout = import_target("readers.staging.layout:dataset_layout", what=_STORED)
     layout: Layout = open_layout(
         place, storage_options=options if urlsplit(place).scheme == scheme else None, patient=True
     )
     return layout
 
 
-class _DatasetReader:
+class DatasetReader:
     """Reads the rows of a shard, and their values in columns, as the fields of a united schema."""
 
-    def __init__(self, of: DatasetInput, shard: Shard, reader: ShardReader, first: int, schema: Schema) -> None:
+    def __init__(
+        self, of: DatasetInput, shard: Shard, reader: "ShardReader | PooledShard", first: int, schema: Schema
+    ) -> None:
         self._of = of
         self._shard = shard
         self._reader = reader
@@ -186,6 +200,13 @@ class _DatasetReader:
             for place in at.tolist():
                 out["key"][place] = shift_key(out["key"][place], self._of.items_before)
 
+    def lengths(self, field: str) -> IntArray | None:
+        """Return the encoded sizes of all values (`readers.formats.shards.ShardReader.lengths`)."""
+        if field in self._adapters or self._of.has_column(field):
+            return None
+        with self._of.reading(self._shard):
+            return self._reader.lengths(field)
+
     def close(self) -> None:
         """Close the shard."""
         self._reader.close()
@@ -193,7 +214,7 @@ class _DatasetReader:
     def _read(
         self,
         part: Shard | Column,
-        reader: ShardReader,
+        reader: "ShardReader | PooledShard",
         rows: IntArray,
         fields: Sequence[str],
         out: Columns,
@@ -270,6 +291,7 @@ class PieceInput:
     """
 
     most_open = 128
+    reads_parts = False
     columns: Sequence[Column] = ()
 
     def __init__(self, entry: Mapping[str, Any], workspace: Workspace | None, table: RowTable | None) -> None:
@@ -304,7 +326,7 @@ class PieceInput:
         """Do nothing, because pieces have no columns."""
 
 
-RowReader = _DatasetReader | PieceReader | RowTable
+RowReader = DatasetReader | PieceReader | RowTable
 
 
 def describe_pieces(table: RowTable, rows: Sequence[int], places: PiecePlaces = IN_WORKSPACE) -> dict[str, Any]:

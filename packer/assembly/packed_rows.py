@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.inputs import DatasetInput, PieceInput, RowReader
+from packer.assembly.inputs import DatasetInput, DatasetReader, PieceInput, RowReader
 from packer.assembly.schemas import unite_schemas
 from packer.assembly.table import Lengths, RowTable, compact
 from packer.workspace import Workspace
@@ -99,13 +99,15 @@ class PackedRows:
         self._passed = self._releases = 0
 
     @classmethod
-    def of(cls, path: Path, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = "") -> Self:
+    def of(
+        cls, path: Path | str, *, check: Check = "digest", manifest: Manifest | None = None, digest: str = ""
+    ) -> Self:
         """Open the rows of one packed dataset.
 
         Parameters
         ----------
-        path : Path
-            The dataset's folder.
+        path : path or str
+            The dataset's folder, or its URL.
         check : {"digest", "size"}
             The property to compare with the manifest before a shard's first row is read.
         manifest : Manifest, optional
@@ -174,19 +176,19 @@ class PackedRows:
     def batches(self, fields: Sequence[str], chosen: IntArray | None = None) -> Iterator[Columns]:
         """Yield all rows, or the chosen ones, which ascend, in order and in batches of about `BATCH_BYTES`."""
         for number in range(self.shards):
-            for step in self._steps(number):
-                rows = self._start(number) + step
-                if chosen is not None:
-                    rows = chosen[np.searchsorted(chosen, rows[0]) : np.searchsorted(chosen, rows[-1], side="right")]
-                if len(rows):
-                    yield self.read(rows, fields)
+            start, stop = self._start(number), int(self._ends[number])
+            rows = np.arange(start, stop) if chosen is None else chosen[slice(*np.searchsorted(chosen, [start, stop]))]
+            for some in self._steps(number, rows, fields):
+                yield self.read(some, fields)
 
-    def _steps(self, number: int) -> Iterator[IntArray]:
-        samples, one = self._samples(number), self._inputs[self._input(number)]
+    def _steps(self, number: int, rows: IntArray, fields: Sequence[str]) -> Iterator[IntArray]:
+        one = self._inputs[self._input(number)]
         columns = sum(column.bytes / max(1, column.samples) for column in one.columns)
-        step = batch_rows(self._part_bytes(number) / max(1, samples) + columns)
-        for first in range(0, samples, step):
-            yield np.arange(first, min(first + step, samples))
+        step = batch_rows(self._part_bytes(number) / max(1, self._samples(number)) + columns)
+        if one.reads_parts and all(self.schema[name].is_small for name in fields):
+            step = _BATCH_ROWS  # each batch takes a request
+        for first in range(0, len(rows), step):
+            yield rows[first : first + step]
 
     def close(self) -> None:
         """Close the shards."""
@@ -235,10 +237,20 @@ class PackedRows:
         table = np.zeros((self._samples(number), len(self._varying)), np.int64)
         if self._read_shards is not None and number not in self._read_shards:
             return table
-        self._reader(number)
-        for rows in self._steps(number) if self._varying else ():
-            values = self.read(self._start(number) + rows, self._varying)
-            for column, name in enumerate(self._varying):
+        reader = self._reader(number)
+        assert isinstance(reader, DatasetReader)  # the table has the lengths of pieces
+        unknown = []
+        for column, name in enumerate(self._varying):
+            lengths = reader.lengths(name)
+            if lengths is None:
+                unknown.append((column, name))
+            else:
+                table[:, column] = lengths
+        start = self._start(number)
+        names = [name for _, name in unknown]
+        for rows in self._steps(number, np.arange(len(table)), names) if names else ():
+            values = self.read(start + rows, names)
+            for column, name in unknown:
                 table[rows, column] = [len(value) for value in values[name]]
         return table
 

@@ -27,8 +27,8 @@ class PackedSamples:
 
     Parameters
     ----------
-    path : Path
-        The dataset's folder.
+    path : path or str
+        The dataset's folder, or its URL.
     fields : sequence of str, optional
         The fields to read; all by default.
     check : {"digest", "size"}
@@ -38,7 +38,7 @@ class PackedSamples:
     """
 
     def __init__(
-        self, path: Path, fields: Sequence[str] | None = None, check: Check = "digest", digest: str = ""
+        self, path: Path | str, fields: Sequence[str] | None = None, check: Check = "digest", digest: str = ""
     ) -> None:
         self.rows = PackedRows.of(path, check=check, digest=digest)
         self.schema: Schema = self.rows.schema.select(None if fields is None else list(fields))

@@ -46,7 +46,7 @@ from packer.workspace.folder import discard
 from packer.workspace.shared_files import map_files, map_threaded
 from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
-from shardspec.entries import Counts, FileEntry, strip_tag
+from shardspec.entries import Counts, strip_tag
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
 from shardspec.layout import REJECTS_NAME, Layout, place_of
 from shardspec.manifest import Manifest
@@ -230,7 +230,7 @@ class BuildAssembler:
     ) -> Merge:
         """Merge the new rows, and if samples are removed, also the rows that are kept."""
         base, space, counts = compared.base, self._space, self._reports.counts(self._plan.ignored)
-        if compared.rewrites:  # check the shards before reading the sizes that decide how rows are cut
+        if compared.rewrites and compared.layout.is_local:  # before reading the sizes that decide how rows are cut
             _check_shards(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
         columns = carry_columns(space, base, removed, counts.samples)
@@ -242,7 +242,7 @@ class BuildAssembler:
                 found=f"one that removes all {base.samples} and adds none",
                 hint="give another source, or pack this one into another folder",
             )
-        dataset = {"path": str(place_of(compared.layout.root)), "digest": base.digest, "columns": False}
+        dataset = {"path": str(compared.layout.root), "digest": base.digest, "columns": False}
         inputs = [dataset, *pieces]
         if compared.rewrites:
             kept = np.delete(np.arange(base.samples), removed)
@@ -253,8 +253,9 @@ class BuildAssembler:
         rows: dict[str, Any] = {"inputs": inputs}
         if not (compared.rewrites or pieces):  # only the reports change
             rows["shards"], order = [], np.empty(0, np.int64)
-        # The digests of the shards have been compared above. Workers compare them again before they copy rows.
+        # The digests of local shards have been compared above. Workers compare those of all before they copy rows.
         source = PackedRows({**rows, "check": "size"}, space, [base], self._table if pieces else None)
+        rows = {**rows, "inputs": [_for_workers(one) for one in inputs]}
         return Merge(
             rows,
             source,
@@ -342,6 +343,11 @@ def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     return np.frombuffer(found, np.int64)
 
 
+def _for_workers(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an input with the URL of a remote dataset, whose shards this process reads in part."""
+    return {**entry, "path": str(place_of(Path(entry["path"])))} if "path" in entry else entry
+
+
 def _next_shard(base: Manifest) -> int:
     """Return a number larger than that of any shard."""
     found = (re.match(r"shard-([0-9]+)", strip_tag(shard.name)) for shard in base.shards)
@@ -349,15 +355,8 @@ def _next_shard(base: Manifest) -> int:
 
 
 def _check_shards(layout: Layout, base: Manifest) -> None:
-    def check(entry: FileEntry) -> None:
-        release = layout.hold([entry])  # a cache may have no room for all files at once
-        try:
-            layout.check_digest(entry)
-        finally:
-            release()
-
     with ThreadPoolExecutor(available_processors()) as threads:
-        for _ in threads.map(check, [entry for shard in base.shards for entry in shard.files]):
+        for _ in threads.map(layout.check_digest, [entry for shard in base.shards for entry in shard.files]):
             pass
 
 

@@ -72,7 +72,7 @@ class Fetcher:
     @contextmanager
     def fetching(self, items: Iterable[Item]) -> Iterator[None]:
         """Download the files of some items ahead of the block, which packs them. They are deleted at its end."""
-        items = [item for item in items if item.reject is None and item.path is not None]
+        items = [item for item in items if item.reject is None and item.is_stored]
         self._needs = {item.index: needs for item in items if (needs := _needs(item))}
         self._uses = Counter(download for needs in self._needs.values() for download in needs)
         self._files = {download: [] for download in self._uses}

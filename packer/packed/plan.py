@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ import numpy as np
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Merge, ShardPlan, shuffled
 from packer.assembly.records import NewGeneration, checked_lines, join_neighbours, join_reports
+from packer.assembly.remote_rows import browsed_folder
 from packer.assembly.shard import PlannedShards
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import (
@@ -33,7 +34,6 @@ from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
 from packer.workspace.shared_files import map_threaded
-from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray
 from shardspec.entries import BUILD_KINDS, About, Generation, total
 from shardspec.errors import UsageError
@@ -67,6 +67,11 @@ class PackedInput:
     path: Path
     manifest: Manifest
     items_before: int = 0
+
+    @property
+    def place(self) -> Path | str:
+        """The dataset's folder, or its URL."""
+        return place_of(self.path)
 
     @property
     def digest(self) -> str:
@@ -161,10 +166,13 @@ class RepackPlan:
 
     @property
     def source(self) -> dict[str, Any]:
-        """The configuration of the rows (`packer.assembly.packed_rows.PackedRows`)."""
+        """The configuration of the rows for workers (`packer.assembly.packed_rows.PackedRows`)."""
+        return self._source([one.place for one in self.inputs])
+
+    def _source(self, places: Iterable[Path | str]) -> dict[str, Any]:
         inputs = [
-            {"path": str(place_of(one.path)), "items_before": one.items_before, "digest": one.manifest.digest}
-            for one in self.inputs
+            {"path": str(place), "items_before": one.items_before, "digest": one.manifest.digest}
+            for place, one in zip(places, self.inputs, strict=True)
         ]
         return {"inputs": inputs, "shards": list(self.shards)}
 
@@ -200,7 +208,7 @@ class RepackPlan:
                     built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         return Merge(
             self.source,
-            PackedRows(self.source, space),
+            PackedRows(self._source([one.path for one in self.inputs]), space),  # remote shards are read in part
             self.options["format"],
             self.generations,
             order,
@@ -339,7 +347,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     if len(given) < 2:
         raise UsageError(expected=f"two packed datasets or more {why}", found=len(given))
-    return [dataset_folder(path, "datasets") for path in given]
+    return [browsed_folder(path, "datasets") for path in given]
 
 
 def plan_copy(kind: str, inputs: Sequence[PackedInput], options: Mapping[str, Any]) -> RepackPlan:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from packer.analysis.duplicates.result import Duplicates
+from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.remote import browsed_folder
 from packer.packed.browse.tracks import sound_of_sample
 from packer.packed.rejects import rejects
 from packer.page.cards import SampleCard, cards

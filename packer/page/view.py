@@ -19,10 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from packer.analysis.duplicates.result import Duplicates
+from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.remote import browsed_folder
 from packer.page.dataset_view import DatasetView
 from packer.page.groups import find_duplicates
 from packer.page.rendering import POLICY

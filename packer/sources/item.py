@@ -138,8 +138,10 @@ class Item(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """True if one of the item's files is in a store: its path is a URL."""
-        return any("://" in (path or "") for path in (self.path, *(file.path for file in self.files.values())))
+        """True if one of the item's files is in a store: its path is a URL. Datasets in stores are opened by their URL."""
+        return PACKED_ROW not in self.columns and any(
+            "://" in (path or "") for path in (self.path, *(file.path for file in self.files.values()))
+        )
 
     def to_line(self) -> str:
         """Return the item as one line of JSON, in ASCII, which preserves names that are not UTF-8."""

@@ -18,7 +18,7 @@ from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
 from shardspec.errors import UsageError
 from shardspec.fields import OF_VIDEOS, is_further_image
-from shardspec.layout import Layout
+from shardspec.layout import Layout, layout_at, place_of
 from shardspec.manifest import Manifest
 from shardspec.schema import Schema, class_name
 from shardspec.splits.groups import NO_GROUP
@@ -129,7 +129,7 @@ class PackedVideos:
     Parameters
     ----------
     root : Path
-        The dataset's folder.
+        The dataset's folder, which may be that of a remote dataset in the cache (`packer.assembly.remote_rows`).
     sample : {"frame", "track", "item"}
         What the samples will be.
     name_of : callable
@@ -137,7 +137,7 @@ class PackedVideos:
     """
 
     def __init__(self, root: Path, sample: str, name_of: Callable[[int], str]) -> None:
-        self.root = root.resolve()
+        self.root = root
         self._sample = sample
         self._name_of = name_of
 
@@ -152,10 +152,11 @@ class PackedVideos:
             If a shard differs from the manifest.
         """
         refuse_path_column(path_column, "a packed dataset")
-        layout = Layout(self.root)
+        layout = layout_at(self.root)
         manifest = layout.load()
         self._check(manifest.schema)
-        check_digests(layout, manifest)
+        if layout.is_local:  # the files of a remote dataset are checked when they arrive
+            check_digests(layout, manifest)
         items = self._item_numbers(manifest)
         if manifest.schema.holds_tracks:
             order = np.argsort(items, kind="stable")
@@ -167,12 +168,13 @@ class PackedVideos:
         edges = np.flatnonzero(np.diff(items[order], prepend=-1, append=-1)).tolist()
         row_bytes = manifest.stored_bytes // max(1, manifest.samples)
         known = {"digest": manifest.digest[:_DIGEST_DIGITS], "once": once}
+        place = str(place_of(self.root))
 
         def describe(index: int) -> Item:
             rows = order[edges[index] : edges[index + 1]].tolist()
             columns = {PACKED_ROW: {"rows": rows, **known}}
             name = self._name_of(rows[0])
-            return Item(index, name, str(self.root), row_bytes * len(rows), columns=columns, number=int(items[rows[0]]))
+            return Item(index, name, place, row_bytes * len(rows), columns=columns, number=int(items[rows[0]]))
 
         classes = {field.name: list(field.classes) for field in manifest.schema if field.classes is not None}
         return Listing(LazyMap(range(len(edges) - 1), describe), classes=classes, about=manifest.about)

@@ -314,8 +314,8 @@ class PackedItems:
     def _open(self, item: Item, digest: str) -> PackedSamples:
         if self._samples is None or self._path != item.path:
             self.close()
-            # The digests of the files were compared when the items were listed.
-            self._path, self._samples = item.path, PackedSamples(item.location(), check="size", digest=digest)
+            # The digests of local files were compared when the items were listed.
+            self._path, self._samples = item.path, PackedSamples(item.file.path, check="size", digest=digest)
         return self._samples
 
     def _load_row(self, samples: PackedSamples, row: int) -> dict[str, Any]:

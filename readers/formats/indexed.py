@@ -297,6 +297,19 @@ class IndexedReader:
                 section = self._sections.get(name) or self._load_section(name)
                 yield Extents(self._path, self._data, *section.touched(rows))
 
+    def lengths(self, field: str) -> IntArray | None:
+        """Return the encoded sizes of a field's values (`readers.formats.shards.ShardReader.lengths`)."""
+        if has_no_bytes(self._schema[field]):
+            return np.zeros(self._rows, np.int64)
+        section = self._sections.get(field) or self._load_section(field)
+        stored = section.stored
+        if stored.form == "varints":  # their number is not in the index
+            return None
+        starts, ends = section.extents(np.arange(self._rows))
+        if stored.form == "numbers":
+            return (ends - starts) // np.dtype(stored.dtype).itemsize * self._schema[field].numpy_dtype.itemsize
+        return ends - starts + section.shapes.itemsize * stored.axes
+
     def check_index(self) -> None:
         """Check the places of all fields, including those that were not read; `ShardCorruptError` if some are wrong."""
         for name in self._schema.names:

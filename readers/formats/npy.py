@@ -71,6 +71,10 @@ class NpyShardReader:
             else:
                 yield Extents(self._path / f"{name}.bin", data, starts, stops)
 
+    def lengths(self, field: str) -> IntArray:
+        """Return the encoded sizes of a field's values (`readers.formats.shards.ShardReader.lengths`)."""
+        return np.diff(self._varying_field(self._schema[field])[1])
+
     def close(self) -> None:
         """Drop the mappings. The files are unmapped when no view of them is left."""
         self._fixed.clear()

@@ -76,6 +76,10 @@ class ShardReader(Protocol):
         """
         ...
 
+    def lengths(self, field: str) -> IntArray | None:
+        """Return the encoded sizes of all values of a field of variable size, (rows,), if the index tells them."""
+        ...
+
     def close(self) -> None:
         """Close the files. The reader cannot be used afterwards."""
         ...
@@ -120,7 +124,7 @@ class _FetchingReader:
 
     def __init__(self, reader: ShardReader, layout: Layout) -> None:
         self._layout = layout
-        self._reader, self.extents, self.close = reader, reader.extents, reader.close
+        self._reader, self.extents, self.lengths, self.close = reader, reader.extents, reader.lengths, reader.close
 
     def __len__(self) -> int:
         return len(self._reader)

@@ -163,9 +163,11 @@ def dataset_layout(
     raise StoreError(f"The stager ended {_ATTEMPTS} times; {folder} has its log", place=given)
 
 
-def find_dataset(place: str | os.PathLike[str], name: str) -> Path | CachedLayout:
+def find_dataset(
+    place: str | os.PathLike[str], name: str, storage_options: Mapping[str, Any] | None = None
+) -> Path | CachedLayout:
     """Return the folder of a packed dataset as it was given; for a URL, its layout in the cache (`dataset_layout`)."""
-    layout = dataset_layout(place, name=name)
+    layout = dataset_layout(place, storage_options=storage_options, name=name)
     if isinstance(layout, CachedLayout):
         return layout
     return given_path(name, local_path(place) if isinstance(place, str) else place)

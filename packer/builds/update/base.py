@@ -3,17 +3,17 @@
 from packer.builds.job import BuildRequest
 from packer.recipe.options import read_shared_settings
 from packer.workspace.folder import committed
-from readers.staging.layout import dataset_layout
 from shardspec.errors import UsageError
-from shardspec.layout import MANIFEST_NAME, Layout, opened
+from shardspec.layout import MANIFEST_NAME, Layout, layout_at
 from shardspec.manifest import Manifest
+from shardspec.registry import import_target
 from shardspec.wording import list_some, program
 
 
 def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
     """Return the layout of the dataset that a build updates, and its manifest, or None if there is no dataset.
 
-    Of a dataset in a store, everything but the shards is downloaded into the cache.
+    Of a dataset in a store, index and reports are downloaded into the cache, and shards are read in part.
 
     Raises
     ------
@@ -30,7 +30,8 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
         raise UsageError(
             place=request.store.url, expected="a packed dataset whose rejects can be tried again", found="none"
         )
-    layout = dataset_layout(request.store.url, storage_options=read_shared_settings()[1] or None)
+    open_dataset = import_target("packer.assembly.remote_rows:browsed_folder", what="a dataset in a store")
+    layout = layout_at(open_dataset(request.store.url, storage_options=read_shared_settings()[1] or None))
     base = layout.load()
     if base.columns:
         raise UsageError(
@@ -39,6 +40,4 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
             found=list_some([column.field for column in base.columns]),
             hint=f"update a local copy, and replace the dataset with {program()} copy --overwrite",
         )
-    layout.hold(base.files)
-    opened[layout.root] = layout
     return layout, base

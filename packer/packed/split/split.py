@@ -11,6 +11,7 @@ import numpy as np
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import read_column
+from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.jobs.upload import output_place, output_store
@@ -22,7 +23,6 @@ from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
 from packer.workspace.folder import output_folder
 from readers.seeding import check_seed
-from readers.staging.layout import dataset_folder
 from shardspec.columns import IntArray, fill_missing, mark_missing
 from shardspec.errors import DatasetError, UsageError
 from shardspec.layout import MANIFEST_NAME, Layout
@@ -237,7 +237,7 @@ def split(
         shares = fold_ratios(folds)
     else:
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(dataset_folder(dataset), place)
+    one = open_input(browsed_folder(dataset), place)
     if _read_manifest(place, store) is not None:
         raise UsageError(
             place=place, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"

@@ -16,6 +16,7 @@ import pytest
 from support import ray_cluster
 from support.builds import TESTS, write_images
 from support.command import COMMAND_LIMIT_S, arguments, environment
+from support.media import write_video
 from support.packed import check_whole, fingerprints
 from support.processes import wait_for, workers_in
 from support.ray_cluster import Ray
@@ -134,21 +135,48 @@ def test_nodes_without_a_shared_disk_make_the_bytes_of_one_host(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-def test_a_conversion_from_a_bucket_to_a_bucket(apart: Apart, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built(apart: Apart, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset in the bucket, and next to it another of the same images."""
+    for name in ("built", "built-again"):
+        apart.run(*apart.build(name, tmp_path_factory.mktemp(name) / "scratch"))
+    return f"s3://{BUCKET}/built"
+
+
+@pytest.fixture(scope="module")
+def frames(apart: Apart, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of frames of videos in the bucket."""
+    for number in range(4):
+        write_video(apart.bucket / f"videos/{number}.mp4", frames=12, number=number)
+    words = arguments("build", f"s3://{BUCKET}/videos", f"s3://{BUCKET}/frames", "--size", "32", "--shard-size", "10kB")
+    apart.run(*apart.ray.command("env", f"TMPDIR={tmp_path_factory.mktemp('scratch')}", *words, "--engine", "inline"))
+    return f"s3://{BUCKET}/frames"
+
+
+@pytest.mark.parametrize("job", ["convert", "merge", "split", "tracks"])
+def test_jobs_from_a_bucket_to_a_bucket(apart: Apart, built: str, frames: str, tmp_path: Path, job: str) -> None:
+    """They make what one host makes. The host of the command downloads no shard."""
     (tmp_path / "scratch").mkdir()
-    apart.run(*apart.build("built", tmp_path / "build"))
-    words = (f"s3://{BUCKET}/built", "--format", "npy", "--shuffle", "3", "--shard-size", "10kB")
-    places = ("env", f"TMPDIR={tmp_path / 'scratch'}", f"FACEPACK_CACHE={tmp_path / 'cache'}")
-    local = arguments("convert", words[0], tmp_path / "local", *words[1:], "--engine", "inline")
-    apart.run(*apart.ray.command(*places, *local))
-    stored = arguments("convert", words[0], f"s3://{BUCKET}/converted", *words[1:], "--engine", "ray")
-    apart.run(*apart.ray.command(*places, f"RAY_ADDRESS={apart.ray.address}", *stored))
-    assert downloaded(apart, "converted", tmp_path / "back") == fingerprints(tmp_path / "local")
+    inputs, options = {
+        "convert": ([built], ["--format", "npy", "--shuffle", "3", "--shard-size", "10kB"]),
+        "merge": ([built, f"{built}-again"], ["--shuffle", "3"]),
+        "split": ([built], ["--stratify", "label", "--ratios", "train=0.5,val=0.5"]),
+        "tracks": ([frames], ["--sample", "item"]),
+    }[job]
+    for out, engine in ((tmp_path / "local", "inline"), (f"s3://{BUCKET}/made-{job}", "ray")):
+        places = ("env", f"TMPDIR={tmp_path / 'scratch'}", f"FACEPACK_CACHE={tmp_path / engine}")
+        words = arguments("convert" if job == "tracks" else job, *inputs, out, *options, "--engine", engine)
+        apart.run(*apart.ray.command(*places, f"RAY_ADDRESS={apart.ray.address}", *words))
+    for part in ("train", "val") if job == "split" else ("",):
+        there = downloaded(apart, f"made-{job}/{part}", tmp_path / "back" / part)
+        assert there == fingerprints(tmp_path / "local" / part)
+    assert list((tmp_path / "ray").rglob("manifest.json"))
+    assert not list((tmp_path / "ray").rglob("shard-*"))
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_an_update_of_a_dataset_in_the_bucket(apart: Apart, tmp_path: Path) -> None:
-    """A changed item has all shards written again, so the nodes read those of the dataset."""
+    """A changed item has all shards written again, so the nodes read those of the dataset, and the host reads none."""
     places = ("env", f"TMPDIR={tmp_path / 'scratch'}", f"FACEPACK_CACHE={tmp_path / 'cache'}")
     (tmp_path / "scratch").mkdir()
 
@@ -163,6 +191,8 @@ def test_an_update_of_a_dataset_in_the_bucket(apart: Apart, tmp_path: Path) -> N
     shutil.copy(source / NAMES[1], source / NAMES[2])
     build("--update", "--changed", "replace")
     assert downloaded(apart, "grown", tmp_path / "back") == fingerprints(tmp_path / "local")
+    assert list((tmp_path / "cache").rglob("manifest.json"))
+    assert not list((tmp_path / "cache").rglob("shard-*"))
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

@@ -16,9 +16,10 @@ from support.stores import StoreServer, web_server
 
 import packer
 from packer import cache, copy, inspect
+from packer.assembly.packed_rows import PackedRows
+from packer.assembly.remote_rows import RowsLayout, browsed_folder
 from packer.cli import main
 from packer.packed.browse.dataset import BrowsedDataset
-from packer.packed.browse.remote import RowsLayout, browsed_folder
 from packer.page.counts import spread
 from readers import open_dataset
 from readers.staging.folder import CacheFolder
@@ -111,25 +112,41 @@ def test_a_verify_that_was_killed_leaves_nothing_for_long(faces: Path, server: S
         assert not list(tmp_path.rglob("packer-scratch-*"))
 
 
-@pytest.mark.parametrize("format", ["lmdb", "npy", "parquet", "hdf5", "tfrecord", "webdataset"])
-def test_a_few_samples_need_no_whole_shards(
-    server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaks_allowed: None, format: str
-) -> None:
+@pytest.fixture(params=["lmdb", "npy", "parquet", "hdf5", "tfrecord", "webdataset"])
+def large(
+    request: pytest.FixtureRequest,
+    server: StoreServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    leaks_allowed: None,
+) -> str:
+    """The URL of a dataset of large values in each format, which is also in ``local``."""
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
     random = np.random.default_rng(0)
-    options: dict[str, Any] = {"format": format, "shard_size": "1500KiB", "progress": False}
+    options: dict[str, Any] = {"format": request.param, "shard_size": "1500KiB", "progress": False}
     with packer.Writer(tmp_path / "local", **options) as writer:
         for number in range(30):
             values = random.integers(0, 255, random.integers(50_000, 200_000), np.uint8)
             image = random.integers(0, 255, (160, 160, 3), np.uint8)
             writer.write(image=image, values=values, box=random.random(4), name=f"n{number}", number=number)
-    packer.copy(tmp_path / "local", server.url(format), overwrite=True, progress=False)
-    for place, sheet in ((tmp_path / "local", "here.png"), (server.url(format), "there.png")):
+    packer.copy(tmp_path / "local", server.url(request.param), overwrite=True, progress=False)
+    return server.url(request.param)
+
+
+def downloaded(folder: Path) -> int:
+    """The bytes of the parts of shards that this process has of a remote dataset."""
+    layout = layout_at(folder)
+    assert isinstance(layout, RowsLayout)
+    return sum(512 * path.stat().st_blocks for path in layout.scratch.path.rglob("*") if "shard-" in str(path))
+
+
+def test_a_few_samples_need_no_whole_shards(large: str, tmp_path: Path) -> None:
+    for place, sheet in ((tmp_path / "local", "here.png"), (large, "there.png")):
         assert main(["preview", str(place), "-o", str(tmp_path / sheet), "--count", "3", "--quiet"]) == 0
     assert (tmp_path / "here.png").read_bytes() == (tmp_path / "there.png").read_bytes()
-    folder = browsed_folder(server.url(format))
+    folder = browsed_folder(large)
     here, there = BrowsedDataset(tmp_path / "local"), BrowsedDataset(folder)
     for rows in ([17], [2, 3, 29], [17, 18]):
         for name in ("image", "values", "box", "name", "number"):
@@ -137,30 +154,50 @@ def test_a_few_samples_need_no_whole_shards(
             assert repr(found) == repr(expected)
             assert all(np.array_equal(a[name], b[name]) for a, b in zip(found, expected, strict=True))
     assert there.select("number > 27").mask.sum() == 2
-    layout = layout_at(folder)
-    assert isinstance(layout, RowsLayout)
-    used = [512 * path.stat().st_blocks for path in layout.scratch.path.rglob("*") if path.is_file()]
-    assert 0 < sum(used) < sum(part.bytes for part in here.manifest.parts) / 2
+    assert 0 < downloaded(folder) < here.manifest.stored_bytes / 2
     assert not list((tmp_path / "cache").rglob("shard-*"))
-    open_dataset(server.url(format))[17]  # the whole shard, which is used from now on
+    open_dataset(large)[17]  # the whole shard, which is used from now on
     assert np.array_equal(
         BrowsedDataset(folder).read([16], ["image"])[0]["image"], here.read([16], ["image"])[0]["image"]
     )
 
 
-def test_a_server_that_ignores_ranges_sends_whole_shards(faces: Path, tmp_path: Path) -> None:
-    with web_server(faces) as url:
+def test_small_fields_and_lengths_need_no_images(large: str, tmp_path: Path) -> None:
+    folder = browsed_folder(large)
+    here, there = (PackedRows.of(path, check="size") for path in (tmp_path / "local", folder))
+    for rows in (np.arange(30), np.array([29, 3, 7])):
+        expected, found = (one.read(rows, ["number"]) for one in (here, there))
+        assert np.array_equal(found["number"], expected["number"])
+    assert downloaded(folder) == 0  # the index has it
+    sizes = here.sizes(), there.sizes()
+    assert sizes[0].keys() == sizes[1].keys() > {"image", "values"}
+    assert all(np.array_equal(sizes[0][name], sizes[1][name]) for name in sizes[0])
+    if not large.endswith("tfrecord"):  # which has `values` as varints, whose number is in no index
+        assert 0 < downloaded(folder) < Layout(folder).load().stored_bytes / 2
+    texts = [[bytes(name) for batch in one.batches(["name"]) for name in batch["name"]] for one in (here, there)]
+    assert texts[0] == texts[1] == [f"n{number}".encode() for number in range(30)]
+    assert not list((tmp_path / "cache").rglob("shard-*"))
+
+
+def test_a_server_that_ignores_ranges_sends_whole_shards(large: str, tmp_path: Path) -> None:
+    here = BrowsedDataset(tmp_path / "local")
+    with web_server(tmp_path / "local") as url:
         there = BrowsedDataset(browsed_folder(url))
-        assert repr(there.read([2, 7], ["key", "box"])) == repr(BrowsedDataset(faces).read([2, 7], ["key", "box"]))
+        assert repr(there.read([2, 7], ["key", "box"])) == repr(here.read([2, 7], ["key", "box"]))
     assert list((tmp_path / "cache").rglob("shard-*"))
 
 
-def test_a_command_reports_that_the_cache_is_too_small_for_the_dataset(
+def test_commands_need_room_for_two_shards_in_the_cache_and_export_for_all(
     faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(part.bytes for part in open_dataset(faces).manifest.parts)
     monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(2 * largest))
-    assert main(["convert", server.url("faces"), str(tmp_path / "out"), "--format", "npy", "--quiet"]) == 2
+    assert main(["export", server.url("faces"), str(tmp_path / "files"), "--quiet"]) == 2
+    for shuffled in ([], ["--shuffle", "3"]):
+        options = ["--format", "npy", "--shard-size", "2kB", *shuffled, "--quiet"]
+        for name, place in (("there", server.url("faces")), ("here", faces)):
+            assert main(["convert", str(place), str(tmp_path / name), *options, "--overwrite"]) == 0
+        assert Layout(tmp_path / "there").load().digest == Layout(tmp_path / "here").load().digest
     assert packer.verify(server.url("faces"), deep=True, progress=False).ok  # two shards at a time
     assert inspect(server.url("faces")).manifest.samples == 12
 

@@ -1,12 +1,13 @@
-"""A remote dataset of which a command shows a few samples: only those parts of its shards are downloaded."""
+"""A remote dataset of which a process reads a few samples or fields: only those parts of its shards are downloaded."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from threading import Lock
-from typing import ClassVar
+from threading import Lock, RLock
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,15 @@ import numpy.typing as npt
 from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
-from readers.formats.mapping import Extents
+from readers.formats.mapping import Extents, gather
+from readers.formats.pool import ShardPool
+from readers.formats.shards import open_shards
 from readers.staging.layout import CachedLayout, find_dataset
+from shardspec.columns import Columns, IntArray
 from shardspec.entries import FileEntry
 from shardspec.errors import StoreError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.layout import opened
+from shardspec.layout import Layout, opened
 from shardspec.stores import Hub, Store, open_store
 
 _BLOCK_BYTES = 1 << 16
@@ -39,12 +43,18 @@ class PartialFile:
     store : Store or Hub
     entry : FileEntry
         The object's entry in the manifest.
+
+    Attributes
+    ----------
+    bytes : int
+        Size of the blocks that were downloaded.
     """
 
     def __init__(self, path: Path, store: Store | Hub, entry: FileEntry) -> None:
         self._path, self._store, self._name, self._bytes = path, store, entry.name, entry.bytes
         self._known = np.zeros(-(-entry.bytes // _BLOCK_BYTES), np.bool_)
         self._lock = Lock()
+        self.bytes = 0
         with writing_temporary():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
@@ -63,11 +73,13 @@ class PartialFile:
             for _ in map_threaded(self._download, edges.reshape(-1, 2).tolist()):
                 pass
             self._known |= needed
+            self.bytes += int(np.count_nonzero(needed)) * _BLOCK_BYTES
 
     def _download(self, blocks: Sequence[int]) -> None:
         start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._bytes)
+        whole = (start, stop) == (0, self._bytes)  # some servers answer such a range as a request without one
         with writing_temporary():
-            self._store.download(self._name, self._path, (start, stop))
+            self._store.download(self._name, self._path, None if whole else (start, stop))
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,10 @@ class RowsLayout(CachedLayout):
 
     scratch: TemporaryFiles = field(default_factory=TemporaryFiles, repr=False, compare=False)
     files: dict[str, PartialFile] = field(default_factory=dict, repr=False, compare=False)
+    users: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
+    """Number of readers of each file."""
+    lock: RLock = field(default_factory=RLock, repr=False, compare=False)
+    """Held while `users` is changed. Readers may be finalised in any thread."""
 
     reads_parts: ClassVar[bool] = True
 
@@ -98,6 +114,8 @@ class RowsLayout(CachedLayout):
         if all((self.root / entry.name).exists() for entry in entries):
             return super().hold(entries)
         try:
+            with self.lock:
+                self.users.update(entry.name for entry in entries)
             for entry in entries:
                 if entry.name not in self.files:
                     made = PartialFile(self.scratch.path / entry.name, self.store, entry)
@@ -105,11 +123,22 @@ class RowsLayout(CachedLayout):
                     made.fill([0], [entry.bytes if whole else 1])
                     self.files[entry.name] = made
         except StoreError:  # some web servers send no parts
-            for entry in entries:
-                self.files.pop(entry.name, None)
-                (self.scratch.path / entry.name).unlink(missing_ok=True)
+            self._delete(entries)
             return super().hold(entries)
-        return lambda: None
+        return partial(self._release, entries)
+
+    def _release(self, entries: Iterable[FileEntry]) -> None:
+        """Delete files that no reader has open, if more was downloaded than the cache may hold."""
+        with self.lock:
+            self.users.subtract(entry.name for entry in entries)
+            if sum(file.bytes for file in self.files.values()) > self.limit:
+                self._delete([entry for entry in entries if not self.users[entry.name]])
+
+    def _delete(self, entries: Iterable[FileEntry]) -> None:
+        for entry in entries:
+            self.files.pop(entry.name, None)
+            self.users.pop(entry.name, None)
+            (self.scratch.path / entry.name).unlink(missing_ok=True)
 
     def check_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Check the sizes of files that are in the cache (`Layout.check_sizes`)."""
@@ -128,7 +157,67 @@ class RowsLayout(CachedLayout):
                 self.files[name].fill(part.offset + part.starts, part.offset + part.stops)
 
 
-def browsed_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path:
+class RemotePool(ShardPool):
+    """Reads rows of a remote dataset, columns included. If shards are read in parts, single values come from the index.
+
+    The checksums of records are then not compared, because this would need the images next to the values. The stager of
+    the cache asks pools to close shards whose room it needs for others.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout, "off", checksums=not layout.reads_parts)
+        self._maps: dict[str, npt.NDArray[Any] | None] = {}
+
+    def shard(self, number: int, first: int) -> "PooledShard":
+        """Return a reader of a shard, given its number and its first row."""
+        return PooledShard(self, number, first)
+
+    def close(self) -> None:
+        """Close all shards and columns."""
+        open_shards.drop(self.number)
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Copy rows (`readers.formats.pool.ShardPool.read`)."""
+        if self.layout.reads_parts:
+            for name in fields:
+                if (values := self._index(name)) is not None:
+                    gather(values, rows, out[name], at)
+            fields = [name for name in fields if self._index(name) is None]
+        if fields:
+            super().read(rows, fields, out, at)
+
+    def _index(self, name: str) -> npt.NDArray[Any] | None:
+        if name not in self._maps:
+            field = self.schema[name]
+            self._maps[name] = self.map_index(field) if field.is_scalar else None
+        return self._maps[name]
+
+
+class PooledShard:
+    """Reads rows of one shard of a pool, and their values in columns (`readers.formats.shards.ShardReader`)."""
+
+    def __init__(self, pool: RemotePool, number: int, first: int) -> None:
+        self._pool, self._number, self._first = pool, number, first
+
+    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
+        """Copy rows."""
+        self._pool.read(rows + self._first, fields, out, at)
+
+    def lengths(self, field: str) -> IntArray | None:
+        """Return the encoded sizes of all values."""
+        if field not in self._pool.manifest.shard_schema:
+            return None
+        with open_shards.use(self._pool, self._number) as (_, reader):
+            return reader.lengths(field)
+
+    def close(self) -> None:
+        """Close the shard."""
+        open_shards.forget(self._pool, self._number)
+
+
+def browsed_folder(
+    place: str | os.PathLike[str], name: str = "dataset", storage_options: Mapping[str, Any] | None = None
+) -> Path:
     """Return the folder of a packed dataset; for a URL, its folder in the cache, with index and reports.
 
     Its shards are read in part (`RowsLayout`).
@@ -139,13 +228,15 @@ def browsed_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path
         A folder, or a URL.
     name : str
         Name of the argument, for messages.
+    storage_options : mapping, optional
+        See `readers.staging.layout.dataset_layout`.
 
     Raises
     ------
     DatasetError
         If the dataset cannot be read.
     """
-    found = find_dataset(place, name)
+    found = find_dataset(place, name, storage_options)
     if isinstance(found, Path):
         return found
     found.hold(found.load().files)
