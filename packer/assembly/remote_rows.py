@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -138,7 +139,10 @@ class RowsLayout(CachedLayout):
         for entry in entries:
             self.files.pop(entry.name, None)
             self.users.pop(entry.name, None)
-            (self.scratch.path / entry.name).unlink(missing_ok=True)
+            path = self.scratch.path / entry.name
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # other files are in it
+                path.parent.rmdir()
 
     def check_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Check the sizes of files that are in the cache (`Layout.check_sizes`)."""
