@@ -67,11 +67,15 @@ def _write_batches(
     return Column(name, field.name, rows, entries), folder
 
 
-def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, further: int) -> list[FieldColumn]:
+def carry_columns(
+    workspace: Workspace, root: Path, manifest: Manifest, removed: IntArray, further: int
+) -> list[FieldColumn]:
     """Write the columns of a dataset for its rows after an update.
 
     Parameters
     ----------
+    root : Path
+        The dataset's folder, which is in the cache for a dataset in a store.
     removed : int64 array
         Rows to leave out, ascending.
     further : int
@@ -80,7 +84,7 @@ def carry_columns(workspace: Workspace, manifest: Manifest, removed: IntArray, f
     """
     columns = [column for column in manifest.columns if not (further and column.computed)]
     kept = np.delete(np.arange(manifest.samples), removed)
-    with closing(PackedRows.of(workspace.out, check="size", manifest=manifest)) as source:
+    with closing(PackedRows.of(root, check="size", manifest=manifest)) as source:
         for place, column in enumerate(columns if len(removed) or further else ()):
             field = manifest.schema[column.field]
             carry = partial(_carried, source, field, kept, further)

@@ -233,7 +233,7 @@ class BuildAssembler:
         if compared.rewrites and compared.layout.is_local:  # before reading the sizes that decide how rows are cut
             _check_shards(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
-        columns = carry_columns(space, base, removed, counts.samples)
+        columns = carry_columns(space, compared.layout.root, base, removed, counts.samples)
         if len(removed) == base.samples and not counts.samples:
             discard(space)
             raise UsageError(

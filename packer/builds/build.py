@@ -177,7 +177,7 @@ def finish_build(
         mended = more.pop("mended")
         growth = None if growth is None else dataclasses.replace(growth, mended=mended)
     if job.record.base is not None:
-        notes = (*notes, *describe_outdated(out, job.record.base, done.manifest))
+        notes = (*notes, *describe_outdated(done.path, job.record.base, done.manifest))
     made = BuildResult(**vars(done), **more, growth=growth, notes=notes)
     result = _described(made, out, options, upload)
     check_rejects(result, options)

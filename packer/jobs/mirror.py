@@ -55,7 +55,7 @@ _FIRST = (PLAN_NAME, "assembly.json")
 _ITEMS = "items.jsonl"
 _FILES = (_ITEMS, "order.npy", "upload.json", "replaced.json", "base.json", "verdicts.jsonl", REJECTS_NAME)
 _OURS = re.compile(
-    rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|final/.+"
+    rf"(?:{'|'.join(map(re.escape, (*_FIRST, *_FILES, _LEASE, _PROBE)))}|{_JOURNAL}[0-9]+\.jsonl|(?:final|columns)/.+"
     rf"|staging/[^/]+/[^/]+/{RECORD_NAME}|parts/[^/]+/machine\.json|parts/[^/]+/[0-9]+/part-.+"
     rf"|{_SCANS}[^/]+/scan-[0-9]+\.npy)\Z"
 )
@@ -221,7 +221,8 @@ class RemoteMirror:
         """Yield the files that are copied. Of records of shards and machines, only those that were downloaded."""
         root = self._space.root
         known = (self._path(name) for name in self._pushed if name.startswith(("staging/", "parts/")))
-        final = self._space.final.rglob("*") if self._space.assembly.exists() else ()  # earlier, they are unfinished
+        folders = (self._space.final, self._space.columns) if self._space.assembly.exists() else ()  # else unfinished
+        final = (path for folder in folders for path in folder.rglob("*"))
         found = (*(root / name for name in (*_FIRST, *_FILES)), *final, *known)
         return [path for path in found if path.is_file() and not path.name.endswith(".partial")]
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from packer.assembly.shard import published_shard
@@ -21,7 +21,7 @@ from packer.workspace.folder import output_folder, remove_shards
 from packer.workspace.remote import DEFAULT_WORK, RemoteFiles
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host
-from shardspec.entries import CARD_NAME, FileEntry, Shard, strip_tag
+from shardspec.entries import CARD_NAME, COLUMNS_FOLDER, FileEntry, Shard, strip_tag
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
 from shardspec.formats import get_format
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, PLAN_NAME, REJECTS_NAME, Layout
@@ -37,7 +37,7 @@ _CARD_BYTES_MAX = 1 << 20
 _PROBE_S = 10
 """Seconds for which the first request is repeated."""
 _REPORTS = "|".join(map(re.escape, (ITEMS_NAME, REJECTS_NAME, CARD_NAME)))
-_OURS = re.compile(rf"(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{_REPORTS})\Z")
+_OURS = re.compile(rf"(?:shard-[0-9]+[./].+|{INDEX_FOLDER}/[^/]+\.npy|{COLUMNS_FOLDER}/[^/]+/[^/]+|{_REPORTS})\Z")
 """Names, without tags, of the objects that an upload writes."""
 
 
@@ -205,6 +205,10 @@ class Upload:
         """
         for entry in manifest.files:
             self._transfers.add(_File(space.final, entry, entry.own_name))
+        for column in manifest.columns:
+            for entry in column.files:
+                if self._sizes.get(entry.name) != entry.bytes:
+                    self._transfers.add(_File(space.columns / column.field, entry, PurePosixPath(entry.name).name))
         with Stage(listener, "uploading", self._transfers.left, "files") as stage:
             for file, _ in self._transfers.results():
                 check()

@@ -235,7 +235,7 @@ class RemovalPlan(RepackPlan):
         return np.setdiff1d(np.arange(self.base.samples), self.rows, assume_unique=True)
 
     def _assemble(self, space: Workspace) -> Merge:
-        columns = carry_columns(space, self.base, self._removed, 0)
+        columns = carry_columns(space, self.inputs[0].path, self.base, self._removed, 0)
         left = self._merge_reports(space.final)
         base, made, prints = self.base, list[NewGeneration](), dict[str, str]()
         for number, one in enumerate(self.generations):

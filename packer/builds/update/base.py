@@ -7,7 +7,6 @@ from shardspec.errors import UsageError
 from shardspec.layout import MANIFEST_NAME, Layout, layout_at
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
-from shardspec.wording import list_some, program
 
 
 def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
@@ -18,8 +17,7 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
     Raises
     ------
     UsageError
-        If a dataset in a store has fields that are stored outside the shards, or if there is none whose rejects can be
-        tried again.
+        If there is no dataset in a store whose rejects can be tried again.
     """
     layout = Layout(request.out)
     if request.store is None:
@@ -32,12 +30,4 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
         )
     open_dataset = import_target("packer.assembly.remote_rows:browsed_folder", what="a dataset in a store")
     layout = layout_at(open_dataset(request.store.url, storage_options=read_shared_settings()[1] or None))
-    base = layout.load()
-    if base.columns:
-        raise UsageError(
-            place=layout.shown,
-            expected="a dataset without added fields",
-            found=list_some([column.field for column in base.columns]),
-            hint=f"update a local copy, and replace the dataset with {program()} copy --overwrite",
-        )
-    return layout, base
+    return layout, layout.load()

@@ -79,7 +79,7 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
     marked = {f"{name}{_VALID}" for name in column_fields} & column_fields
     every = sorted(name for name in column_fields - marked if f"{name}{_VALID}" not in marked)
     if every:
-        drop = f"'{program()} drop-field {layout.root} {' '.join(every)}'"
+        drop = f"'{program()} drop-field {place_of(layout.root)} {' '.join(every)}'"
         raise UsageError(
             place=place_of(layout.root),
             expected="added fields in which values may be missing, since new samples have none",
@@ -88,7 +88,7 @@ def check_added_fields(layout: Layout, base: Manifest) -> None:
         )
 
 
-def describe_outdated(path: Path, base: Manifest, updated: Manifest) -> list[str]:
+def describe_outdated(place: Path | str, base: Manifest, updated: Manifest) -> list[str]:
     """Return a line for the user about computed columns that an update dropped, with the commands that compute them."""
     now = {column.field for column in updated.columns}
     dropped = [column for column in base.columns if column.computed and column.field not in now]
@@ -99,20 +99,20 @@ def describe_outdated(path: Path, base: Manifest, updated: Manifest) -> list[str
         function, options = str(column.computed["function"]), column.computed["options"]
         if function == "duplicates":
             given = {"column": column.field, **options}
-            others = [_place_of(other, path) for other in given.pop("datasets", [])]
+            others = [_place_of(other, place) for other in given.pop("datasets", [])]
             words = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-            searches.append(["duplicates", str(path), *others, *words])
+            searches.append(["duplicates", str(place), *others, *words])
         else:
             functions.append(function + "".join(f",{name}={value}" for name, value in options.items()))
-    computing = [["compute", str(path), *dict.fromkeys(functions)]] if functions else []
+    computing = [["compute", str(place), *dict.fromkeys(functions)]] if functions else []
     commands = "; ".join(f"{program()} {shlex.join(words)}" for words in [*computing, *searches])
     names = list_some([column.field for column in dropped])
     return [f"dropped {names}, which were computed without the new samples; to compute them again: {commands}"]
 
 
-def _place_of(other: str, path: Path) -> str:
-    """Return the place of a dataset that is recorded relative to another one's folder, if it is no URL."""
-    return other if names_store(other) else str((path / other).resolve())
+def _place_of(other: str, place: Path | str) -> str:
+    """Return the place of a dataset that is recorded relative to another one's folder, if neither has a URL."""
+    return other if names_store(other) or isinstance(place, str) else str((place / other).resolve())
 
 
 def check_terms(

@@ -13,6 +13,7 @@ from support.stores import StoreServer
 from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
 
 import packer
+from readers import open_dataset
 from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
 
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
@@ -49,6 +50,11 @@ def mend(source: Path) -> None:
 def change(source: Path) -> None:
     """Change an item, so that all shards are written again."""
     shutil.copy(source / "b/03.png", source / "a/02.png")
+
+
+def drop(source: Path) -> None:
+    """Drop an item."""
+    (source / "a/00.png").unlink()
 
 
 def check(here: StoreServer, pair: tuple[Path, str], tmp_path: Path) -> None:
@@ -182,8 +188,37 @@ def test_a_replacement_that_has_begun_stays_if_there_is_nothing_to_add(
     check(here, pair, tmp_path)
 
 
-def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path, pair: tuple[Path, str]) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("step", [add, change, drop])
+def test_added_fields_stay(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path, step: Any, killed: bool
+) -> None:
     local, url = pair
+    keys = list(open_dataset(local).column("key"))[1:]
+    table = {"key": keys, "score": [n / 7 for n in range(len(keys))], "note": [f"no. {key}" for key in keys]}
+    packer.add(local, table, allow_missing=True, progress=False)
+    packer.compute(local, "digest", progress=False)
+    packer.copy(local, url, overwrite=True, progress=False)
+    step(source)
+    how = {"update": True, "changed": "replace", "gone": "drop"}
+    words = ("--update", "--changed", "replace", "--gone", "drop", *WORDS, "--max-rejects", "1.0", "--workers", 2)
+    if killed:
+        work = f"{tmp_path.name}/.build/work"
+        here.fail({"match": f"PUT .*{tmp_path.name}/columns", "kind": "503", "times": FOREVER})
+
+        def waits() -> bool:
+            return here.left() != [FOREVER]
+
+        stop(arguments("build", source, url, *words), here, waits, signal.SIGKILL, tmp_path)
+        assert any(name.startswith("columns/") for name in here.objects(work))
+        here.fail()
+    run_packer("build", source, url, *words, env=here.env)
+    packer.build(source, local, **how, **OPTIONS)
+    check(here, pair, tmp_path)
+
+
+def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path, pair: tuple[Path, str]) -> None:
+    url = pair[1]
     with raises(UsageError, option="work"):
         packer.build(source, url, update=True, work="there", **OPTIONS)
     with raises(UsageError, place=url):
@@ -191,8 +226,3 @@ def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path
     with raises(UsageError, place=here.url("none")):
         packer.build(source, here.url("none"), retry_rejects=True, **OPTIONS)
     assert here.objects("none") == {}
-    packer.compute(local, "quality", progress=False)
-    packer.copy(local, here.url("columns"), progress=False)
-    add(source)
-    with raises(UsageError, place=here.url("columns")):
-        packer.build(source, here.url("columns"), update=True, **OPTIONS)
