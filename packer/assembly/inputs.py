@@ -34,7 +34,7 @@ from shardspec.registry import import_target
 from shardspec.schema import Schema
 
 if TYPE_CHECKING:
-    from packer.assembly.remote_rows import PooledShard, RemotePool
+    from packer.assembly.remote_pool import PooledShard, RemotePool
 
 _STORED = "a dataset in a store"
 _REPEAT = "repeat the command when no other process writes to the folder"
@@ -73,7 +73,7 @@ class DatasetInput:
         self._layout = _layout_of(entry["path"])
         self._pool: RemotePool | None = None
         if not self._layout.is_local:
-            self._pool = import_target("packer.assembly.remote_rows:RemotePool", what=_STORED)(self._layout)
+            self._pool = import_target("packer.assembly.remote_pool:RemotePool", what=_STORED)(self._layout)
         if manifest is None:
             manifest = self._layout.load() if self._pool is None else self._pool.manifest
         self._manifest = manifest

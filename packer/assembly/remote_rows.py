@@ -16,15 +16,12 @@ import numpy.typing as npt
 from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
-from readers.formats.mapping import Extents, gather
-from readers.formats.pool import ShardPool
-from readers.formats.shards import open_shards
+from readers.formats.mapping import Extents
 from readers.staging.layout import CachedLayout, find_dataset
-from shardspec.columns import Columns, IntArray
 from shardspec.entries import FileEntry
 from shardspec.errors import StoreError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.layout import Layout, opened
+from shardspec.layout import opened
 from shardspec.stores import Hub, Store, open_store
 
 _BLOCK_BYTES = 1 << 16
@@ -159,64 +156,6 @@ class RowsLayout(CachedLayout):
             if part.path.is_relative_to(self.scratch.path):
                 name = part.path.relative_to(self.scratch.path).as_posix()
                 self.files[name].fill(part.offset + part.starts, part.offset + part.stops)
-
-
-class RemotePool(ShardPool):
-    """Reads rows of a remote dataset, columns included. If shards are read in parts, single values come from the index.
-
-    The checksums of records are then not compared, because this would need the images next to the values. The stager of
-    the cache asks pools to close shards whose room it needs for others.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout, "off", checksums=not layout.reads_parts)
-        self._maps: dict[str, npt.NDArray[Any] | None] = {}
-
-    def shard(self, number: int, first: int) -> "PooledShard":
-        """Return a reader of a shard, given its number and its first row."""
-        return PooledShard(self, number, first)
-
-    def close(self) -> None:
-        """Close all shards and columns."""
-        open_shards.drop(self.number)
-
-    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Copy rows (`readers.formats.pool.ShardPool.read`)."""
-        if self.layout.reads_parts:
-            for name in fields:
-                if (values := self._index(name)) is not None:
-                    gather(values, rows, out[name], at)
-            fields = [name for name in fields if self._index(name) is None]
-        if fields:
-            super().read(rows, fields, out, at)
-
-    def _index(self, name: str) -> npt.NDArray[Any] | None:
-        if name not in self._maps:
-            field = self.schema[name]
-            self._maps[name] = self.map_index(field) if field.is_scalar else None
-        return self._maps[name]
-
-
-class PooledShard:
-    """Reads rows of one shard of a pool, and their values in columns (`readers.formats.shards.ShardReader`)."""
-
-    def __init__(self, pool: RemotePool, number: int, first: int) -> None:
-        self._pool, self._number, self._first = pool, number, first
-
-    def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
-        """Copy rows."""
-        self._pool.read(rows + self._first, fields, out, at)
-
-    def lengths(self, field: str) -> IntArray | None:
-        """Return the encoded sizes of all values."""
-        if field not in self._pool.manifest.shard_schema:
-            return None
-        with open_shards.use(self._pool, self._number) as (_, reader):
-            return reader.lengths(field)
-
-    def close(self) -> None:
-        """Close the shard."""
-        open_shards.forget(self._pool, self._number)
 
 
 def browsed_folder(

@@ -158,6 +158,7 @@ def merge(
     options |= {"shard_size": shard_size, "shuffle": shuffle}
     one_build = len(plan_copy("merge", inputs, {**options, "shuffle": None}).generations) == 1
     plan = plan_copy("merge", small.number_keys(one_build=one_build), options)
+    del small  # the hashes of all keys
     options_of_job = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     result = Job(plan, target, options_of_job, listener_of(progress), upload).run()
     shapes = _different_shapes([one.manifest.schema for one in inputs])
