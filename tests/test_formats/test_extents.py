@@ -1,4 +1,4 @@
-"""Readers say which bytes rows lie in, without touching them."""
+"""Readers say which bytes rows lie in, and how long their values are, without touching them."""
 
 from pathlib import Path
 from typing import Any
@@ -83,3 +83,20 @@ def test_only_the_bytes_of_the_requested_rows_are_fetched(tmp_path: Path, format
     if format == "lmdb":
         whole -= 2 * 4096 * ROWS * len(names)
     assert whole < 1.5 * sum(shard.bytes for shard in manifest.shards)
+
+
+@FORMAT
+def test_the_index_tells_the_lengths(tmp_path: Path, format: str) -> None:
+    """Except for the numbers of TFRecord, whose sizes vary."""
+    schema = every_kind_schema()
+    encoded = encode(schema, values_for(schema, ROWS))
+    reader = open_shard(tmp_path, write_encoded(tmp_path, format, schema, encoded))
+    unknown = []
+    for field in [field for field in schema if not field.is_fixed]:
+        lengths = reader.lengths(field.name)
+        if lengths is None:
+            unknown.append(field)
+        else:
+            assert lengths.tolist() == [len(bytes(value)) for value in encoded[field.name]], field.name
+    assert all(format == "tfrecord" and field.kind == "ragged" for field in unknown)
+    assert len(unknown) < len([field for field in schema if not field.is_fixed]) / 2
