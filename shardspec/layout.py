@@ -71,7 +71,7 @@ class Layout:
     is_local: ClassVar[bool] = True
     """True if all files are there."""
     reads_parts: ClassVar[bool] = False
-    """True if parts of files are there once they are fetched (`packer.assembly.remote_rows.RowsLayout`)."""
+    """True if parts of files are there once they are fetched (`packer.sources.stores.packed.RowsLayout`)."""
 
     @property
     def shown(self) -> str:

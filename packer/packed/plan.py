@@ -15,7 +15,6 @@ import numpy as np
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Merge, ShardPlan, shuffled
 from packer.assembly.records import NewGeneration, checked_lines, join_neighbours, join_reports
-from packer.assembly.remote_rows import browsed_folder
 from packer.assembly.shard import PlannedShards
 from packer.builds.provenance import library_versions
 from packer.jobs.plan import (
@@ -30,6 +29,7 @@ from packer.jobs.plan import (
     join_changes,
 )
 from packer.recipe.checks import parse_bytes, plain_value
+from packer.sources.stores.packed import browsed_folder
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import writing

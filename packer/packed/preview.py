@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.remote_rows import browsed_folder
 from packer.assembly.samples import PackedSamples
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.recipe.checks import checked
+from packer.sources.stores.packed import browsed_folder
 from packer.vision.faults import describe_error
 from packer.workspace.output import check_output, write_output
 from readers.drawing.draw import draw

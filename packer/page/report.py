@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from packer.analysis.duplicates.result import Duplicates
-from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.columns import spread_over
@@ -23,6 +22,7 @@ from packer.page.groups import arrange_groups, find_duplicates, show_groups, wor
 from packer.page.rendering import inline, render
 from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
+from packer.sources.stores.packed import browsed_folder
 from packer.workspace.output import check_output, write_output
 from readers.drawing.values import printable
 from shardspec.columns import evenly

@@ -19,7 +19,6 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from packer.analysis.duplicates.result import Duplicates
-from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import Result
 from packer.packed.browse.dataset import BrowsedDataset
@@ -28,6 +27,7 @@ from packer.page.groups import find_duplicates
 from packer.page.rendering import POLICY
 from packer.page.server import Pages
 from packer.recipe.checks import checked
+from packer.sources.stores.packed import browsed_folder
 from shardspec.errors import UsageError
 from shardspec.wording import program
 

@@ -129,7 +129,7 @@ class PackedVideos:
     Parameters
     ----------
     root : Path
-        The dataset's folder, which may be that of a remote dataset in the cache (`packer.assembly.remote_rows`).
+        The dataset's folder, which may be that of a remote dataset in the cache (`packer.sources.stores.packed`).
     sample : {"frame", "track", "item"}
         What the samples will be.
     name_of : callable

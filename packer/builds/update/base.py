@@ -28,6 +28,6 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
         raise UsageError(
             place=request.store.url, expected="a packed dataset whose rejects can be tried again", found="none"
         )
-    open_dataset = import_target("packer.assembly.remote_rows:browsed_folder", what="a dataset in a store")
+    open_dataset = import_target("packer.sources.stores.packed:browsed_folder", what="a dataset in a store")
     layout = layout_at(open_dataset(request.store.url, storage_options=read_shared_settings()[1] or None))
     return layout, layout.load()

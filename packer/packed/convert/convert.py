@@ -2,13 +2,13 @@
 
 import os
 
-from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.job import Job
 from packer.jobs.progress import ProgressListener, listener_of
 from packer.jobs.result import JobResult
 from packer.jobs.upload import output_place
 from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
+from packer.sources.stores.packed import browsed_folder
 from shardspec.codecs import video_types
 from shardspec.errors import UsageError
 from shardspec.registry import import_target

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packer.assembly.remote_rows import browsed_folder
 from packer.assembly.samples import codecs_of
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES
+from packer.sources.stores.packed import browsed_folder
 from packer.workspace.output import check_output, writing_output
 from readers.formats.pool import ShardPool
 from shardspec.columns import Columns, IntArray, allocate

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packer.assembly.remote_rows import browsed_folder
 from packer.builds.records import read_history
 from packer.jobs.result import Result
+from packer.sources.stores.packed import browsed_folder
 from readers.drawing.sound import sound_field
 from readers.formats.npy import map_npy
 from shardspec.entries import REMOVE, total

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from packer.assembly.groups import read_groups
-from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.result import Result
 from packer.packed.plan import BUILT_KEY
+from packer.sources.stores.packed import browsed_folder
 from shardspec.columns import IntArray
 from shardspec.layout import Layout, place_of
 from shardspec.schema import Schema

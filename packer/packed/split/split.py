@@ -11,7 +11,6 @@ import numpy as np
 
 from packer.assembly.groups import read_groups
 from packer.assembly.packed_rows import read_column
-from packer.assembly.remote_rows import browsed_folder
 from packer.jobs.job import Job
 from packer.jobs.progress import Progress, ProgressListener, Stage, listener_of
 from packer.jobs.upload import output_place, output_store
@@ -21,6 +20,7 @@ from packer.packed.split.part import ItemsOfRows, plan_part
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
+from packer.sources.stores.packed import browsed_folder
 from packer.workspace.folder import output_folder
 from readers.seeding import check_seed
 from shardspec.columns import IntArray, fill_missing, mark_missing

@@ -17,10 +17,10 @@ from support.stores import StoreServer, web_server
 import packer
 from packer import cache, copy, inspect
 from packer.assembly.packed_rows import PackedRows
-from packer.assembly.remote_rows import RowsLayout, browsed_folder
 from packer.cli import main
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.counts import spread
+from packer.sources.stores.packed import RowsLayout, browsed_folder
 from readers import open_dataset
 from readers.staging.folder import CacheFolder
 from shardspec.layout import Layout, layout_at
