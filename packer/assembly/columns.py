@@ -21,7 +21,7 @@ from packer.workspace.replacement import FieldColumn, put_files, sweep
 from shardspec.columns import Buffer, Columns, IntArray
 from shardspec.entries import COLUMNS_FOLDER, TAG_DIGITS, Column, FileEntry
 from shardspec.errors import DatasetError
-from shardspec.layout import Layout, describe_file
+from shardspec.layout import Layout, describe_file, layout_at
 from shardspec.manifest import Manifest, sha256_json
 from shardspec.schema import Field, Schema
 from shardspec.typing.join import JoinedColumns
@@ -87,6 +87,7 @@ def carry_columns(
     with closing(PackedRows.of(root, check="size", manifest=manifest)) as source:
         for place, column in enumerate(columns if len(removed) or further else ()):
             field = manifest.schema[column.field]
+            layout_at(root).require(column.files)  # of a remote dataset, whose parts would have no digest to compare
             carry = partial(_carried, source, field, kept, further)
             lengths = _lengths(field, () if field.is_fixed else carry())
             carried, _ = _write_batches(workspace.columns, field, lengths, len(kept) + further, carry())

@@ -28,7 +28,7 @@ from shardspec.errors import (
     ShardspecError,
     system_reason,
 )
-from shardspec.layout import Layout, is_url, layout_at
+from shardspec.layout import Layout, is_url, layout_at, place_of
 from shardspec.manifest import Manifest
 from shardspec.registry import import_target
 from shardspec.schema import Schema
@@ -133,7 +133,7 @@ class DatasetInput:
         return column, self._open[name]
 
     def has_column(self, name: str) -> bool:
-        """Return whether a field is stored outside the shards."""
+        """Return whether a field is read by `column`. The pool of a remote dataset reads columns, too."""
         return name in self._column_of
 
     def _open_part(self, part: Shard | Column, *, compare: bool) -> ShardReader:
@@ -324,6 +324,12 @@ class PieceInput:
 
     def close(self) -> None:
         """Do nothing, because pieces have no columns."""
+
+
+def for_workers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of rows with the URLs of remote datasets, whose shards this process reads in part."""
+    inputs = [{**one, "path": str(place_of(Path(one["path"])))} if "path" in one else one for one in config["inputs"]]
+    return {**config, "inputs": inputs}
 
 
 RowReader = DatasetReader | PieceReader | RowTable

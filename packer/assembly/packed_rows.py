@@ -44,7 +44,8 @@ class PackedRows:
     """Rows of packed datasets and pieces, one after another, with one schema (`packer.assembly.schemas`).
 
     No image is decoded. Before a shard's first row is read, its digest is compared with the manifest, so that damaged
-    data never gets a new digest. If the workspace has a scan of the shard, this comparison has been done already.
+    data never gets a new digest. If the workspace has a scan of the shard, this comparison has been done already. The
+    files of a remote dataset are compared on arrival, but not parts of them (`packer.sources.stores.packed`).
     If another dataset replaces an input meanwhile, its unopened files are missing, so rows of two datasets are never mixed.
 
     Parameters

@@ -13,14 +13,13 @@ from shardspec.layout import Layout
 
 
 class RemotePool(ShardPool):
-    """Reads rows of a remote dataset, columns included. If shards are read in parts, single values come from the index.
+    """Reads rows of a remote dataset, columns included. If shards are read in parts, scalars come from the index.
 
-    The checksums of records are then not compared, because this would need the images next to the values. The stager of
-    the cache asks pools to close shards whose room it needs for others.
+    The stager of the cache asks pools to close shards whose room it needs for others.
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(layout, "off", checksums=not layout.reads_parts)
+        super().__init__(layout, "off", checksums=True)
         self._maps: dict[str, npt.NDArray[Any] | None] = {}
 
     def shard(self, number: int, first: int) -> "PooledShard":
@@ -40,6 +39,12 @@ class RemotePool(ShardPool):
             fields = [name for name in fields if self._index(name) is None]
         if fields:
             super().read(rows, fields, out, at)
+
+    def lengths(self, number: int, field: str) -> IntArray | None:
+        """Return the encoded sizes of a field's values in a shard (`readers.formats.shards.ShardReader.lengths`)."""
+        found: list[IntArray | None] = []
+        self._with_shard(number, lambda _, reader: found.append(reader.lengths(field)))
+        return found[-1]
 
     def _index(self, name: str) -> npt.NDArray[Any] | None:
         if name not in self._maps:
@@ -62,8 +67,7 @@ class PooledShard:
         """Return the encoded sizes of all values."""
         if field not in self._pool.manifest.shard_schema:
             return None
-        with open_shards.use(self._pool, self._number) as (_, reader):
-            return reader.lengths(field)
+        return self._pool.lengths(self._number, field)
 
     def close(self) -> None:
         """Close the shard."""

@@ -6,7 +6,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from packer.assembly.columns import carry_columns
-from packer.assembly.inputs import PiecePlaces, describe_pieces, open_piece
+from packer.assembly.inputs import PiecePlaces, describe_pieces, for_workers, open_piece
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.piece import ColumnSpec, Piece, PieceColumns, count_columns
 from packer.assembly.plan import Merge, shuffled
@@ -39,12 +38,12 @@ from packer.jobs.stages import failed_item
 from packer.recipe import Recipe
 from packer.recipe.fields import Declaration
 from packer.sources.item import Item, read_items
+from packer.sources.packed import check_digests
 from packer.steps.encode import declared_fields, image_codec
 from packer.steps.report import ItemReport
 from packer.workspace import Workspace, read_lines
 from packer.workspace.folder import discard
 from packer.workspace.shared_files import map_files, map_threaded
-from readers.formats.machine import available_processors
 from shardspec.columns import IntArray
 from shardspec.entries import Counts, strip_tag
 from shardspec.errors import DatasetError, SchemaError, TooManyRejectsError, UsageError
@@ -230,8 +229,8 @@ class BuildAssembler:
     ) -> Merge:
         """Merge the new rows, and if samples are removed, also the rows that are kept."""
         base, space, counts = compared.base, self._space, self._reports.counts(self._plan.ignored)
-        if compared.rewrites and compared.layout.is_local:  # before reading the sizes that decide how rows are cut
-            _check_shards(compared.layout, base)
+        if compared.rewrites:  # before reading the sizes that decide how rows are cut
+            check_digests(compared.layout, base)
         removed = find_rows(compared.layout, base, compared.removed)
         columns = carry_columns(space, compared.layout.root, base, removed, counts.samples)
         if len(removed) == base.samples and not counts.samples:
@@ -255,7 +254,7 @@ class BuildAssembler:
             rows["shards"], order = [], np.empty(0, np.int64)
         # The digests of local shards have been compared above. Workers compare those of all before they copy rows.
         source = PackedRows({**rows, "check": "size"}, space, [base], self._table if pieces else None)
-        rows = {**rows, "inputs": [_for_workers(one) for one in inputs]}
+        rows = for_workers(rows)
         return Merge(
             rows,
             source,
@@ -343,21 +342,10 @@ def find_rows(layout: Layout, base: Manifest, samples: IntArray) -> IntArray:
     return np.frombuffer(found, np.int64)
 
 
-def _for_workers(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an input with the URL of a remote dataset, whose shards this process reads in part."""
-    return {**entry, "path": str(place_of(Path(entry["path"])))} if "path" in entry else entry
-
-
 def _next_shard(base: Manifest) -> int:
     """Return a number larger than that of any shard."""
     found = (re.match(r"shard-([0-9]+)", strip_tag(shard.name)) for shard in base.shards)
     return max((int(match[1]) + 1 for match in found if match is not None), default=0)
-
-
-def _check_shards(layout: Layout, base: Manifest) -> None:
-    with ThreadPoolExecutor(available_processors()) as threads:
-        for _ in threads.map(layout.check_digest, [entry for shard in base.shards for entry in shard.files]):
-            pass
 
 
 def _index_files(layout: Layout, base: Manifest) -> dict[str, Path]:

@@ -145,7 +145,9 @@ def merge(
     inputs = [open_input(path, place) for path in several_paths(datasets, "to merge")]
     places = [one.path.resolve() for one in inputs]
     if len(set(places)) != len(places):
-        raise UsageError(expected="every packed dataset once", found=f"one twice among {', '.join(map(str, places))}")
+        raise UsageError(
+            expected="every packed dataset once", found=f"one twice among {', '.join(str(one.place) for one in inputs)}"
+        )
     if classes not in CLASSES:
         raise UsageError(option="classes", expected=f"one of {', '.join(CLASSES)}", found=shorten(classes))
     _check_schemas(inputs)
@@ -207,8 +209,8 @@ def _check_schemas(inputs: Sequence[PackedInput]) -> None:
             united = unite_schemas([united, one.manifest.schema])
         except SchemaError as error:
             raise UsageError(
-                place=one.path,
-                expected=f"a schema that can be joined with that of {inputs[0].path}",
+                place=one.place,
+                expected=f"a schema that can be joined with that of {inputs[0].place}",
                 found="another",
                 hint=(
                     f"{error}. For types, build both from their sources with the same --text, --float or --int COLUMN; "
@@ -226,8 +228,8 @@ def _check_sound(inputs: Sequence[PackedInput]) -> None:
     if len(rates) > 1:
         (rate, first), (other, second) = list(rates.items())[:2]
         raise UsageError(
-            place=second.path,
-            expected=f"sound of {rate} Hz, as in {first.path}",
+            place=second.place,
+            expected=f"sound of {rate} Hz, as in {first.place}",
             found=f"{other} Hz",
             hint=f"pack one of them again: {program()} build --audio {rate}",
         )
@@ -241,8 +243,8 @@ def _check_classes(inputs: Sequence[PackedInput]) -> None:
             if ours != theirs:
                 number = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
                 raise UsageError(
-                    place=one.path,
-                    expected=f"the classes of {first.path}",
+                    place=one.place,
+                    expected=f"the classes of {first.place}",
                     found=(
                         f"{known.name} {number} as {_class_at(theirs, number)} (of {len(theirs)}) and there as "
                         f"{_class_at(ours, number)} (of {len(ours)})"
@@ -331,7 +333,7 @@ class _SmallFields:
                         f"key {key.decode(errors='replace')!r}, or another, is in more than one of the datasets, "
                         "and cannot be renumbered, since it does not have the form 00000012-000000"
                     ),
-                    place=one.path,
+                    place=one.place,
                     hint="give the samples of one dataset other keys",
                 )
         known = (total(one.manifest.generations).items for one in inputs)

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from packer.assembly.inputs import for_workers
 from packer.assembly.packed_rows import PackedRows
 from packer.assembly.plan import Merge, ShardPlan, shuffled
 from packer.assembly.records import NewGeneration, checked_lines, join_neighbours, join_reports
@@ -29,7 +30,7 @@ from packer.jobs.plan import (
     join_changes,
 )
 from packer.recipe.checks import parse_bytes, plain_value
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from packer.steps.chain import StepResources
 from packer.workspace import Workspace
 from packer.workspace.durable import writing
@@ -167,12 +168,13 @@ class RepackPlan:
     @property
     def source(self) -> dict[str, Any]:
         """The configuration of the rows for workers (`packer.assembly.packed_rows.PackedRows`)."""
-        return self._source([one.place for one in self.inputs])
+        return for_workers(self._rows)
 
-    def _source(self, places: Iterable[Path | str]) -> dict[str, Any]:
+    @property
+    def _rows(self) -> dict[str, Any]:
         inputs = [
-            {"path": str(place), "items_before": one.items_before, "digest": one.manifest.digest}
-            for place, one in zip(places, self.inputs, strict=True)
+            {"path": str(one.path), "items_before": one.items_before, "digest": one.manifest.digest}
+            for one in self.inputs
         ]
         return {"inputs": inputs, "shards": list(self.shards)}
 
@@ -208,7 +210,7 @@ class RepackPlan:
                     built[generation.fingerprint] = {name: recipe.get(name) for name in _ADAPTED}
         return Merge(
             self.source,
-            PackedRows(self._source([one.path for one in self.inputs]), space),  # remote shards are read in part
+            PackedRows(self._rows, space),
             self.options["format"],
             self.generations,
             order,
@@ -347,7 +349,7 @@ def several_paths(datasets: Sequence[str | os.PathLike[str]], why: str) -> list[
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
     if len(given) < 2:
         raise UsageError(expected=f"two packed datasets or more {why}", found=len(given))
-    return [browsed_folder(path, "datasets") for path in given]
+    return [partial_folder(path, "datasets", whole_shards=True) for path in given]
 
 
 def plan_copy(kind: str, inputs: Sequence[PackedInput], options: Mapping[str, Any]) -> RepackPlan:

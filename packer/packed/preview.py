@@ -16,7 +16,7 @@ from packer.jobs.result import Result
 from packer.packed.browse.columns import spread_over
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.recipe.checks import checked
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from packer.vision.faults import describe_error
 from packer.workspace.output import check_output, write_output
 from readers.drawing.draw import draw
@@ -135,7 +135,7 @@ def preview(
     DatasetError
         If the dataset cannot be read.
     """
-    path, sheet_path = browsed_folder(dataset), given_path("out", out)
+    path, sheet_path = partial_folder(dataset), given_path("out", out)
     check_output(sheet_path, ".png", datasets=[path])
     given, count = checked("start", start, int | None, minimum=0), checked("count", count, int, minimum=1)
     cell, columns = checked("cell", cell, int, minimum=16), checked("columns", columns, int | None, minimum=1)

@@ -22,7 +22,7 @@ from packer.page.groups import arrange_groups, find_duplicates, show_groups, wor
 from packer.page.rendering import inline, render
 from packer.page.summary import describe, find_faults, find_shared
 from packer.recipe.checks import checked
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from packer.workspace.output import check_output, write_output
 from readers.drawing.values import printable
 from shardspec.columns import evenly
@@ -115,7 +115,7 @@ def report(
     """
     target = given_path("out", out)
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [browsed_folder(path, "datasets") for path in given]
+    paths = [partial_folder(path, "datasets") for path in given]
     check_output(target, ".html", ".htm", datasets=paths)
     count = checked("count", count, int, minimum=0)
     if not paths:

@@ -27,7 +27,7 @@ from packer.page.groups import find_duplicates
 from packer.page.rendering import POLICY
 from packer.page.server import Pages
 from packer.recipe.checks import checked
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from shardspec.errors import UsageError
 from shardspec.wording import program
 
@@ -259,7 +259,7 @@ def view(
         If a dataset cannot be read.
     """
     given = [datasets] if isinstance(datasets, str | os.PathLike) else datasets
-    paths = [browsed_folder(path, "datasets") for path in given]
+    paths = [partial_folder(path, "datasets") for path in given]
     if not paths:
         raise UsageError(expected="a packed dataset or several", found="none")
     listener = listener_of(progress)

@@ -155,8 +155,7 @@ class PackedVideos:
         layout = layout_at(self.root)
         manifest = layout.load()
         self._check(manifest.schema)
-        if layout.is_local:  # the files of a remote dataset are checked when they arrive
-            check_digests(layout, manifest)
+        check_digests(layout, manifest)
         items = self._item_numbers(manifest)
         if manifest.schema.holds_tracks:
             order = np.argsort(items, kind="stable")
@@ -186,7 +185,9 @@ class PackedVideos:
                 raise UsageError(option="sample", expected="a dataset of tracks or videos", found="one of frames")
             return
         if not tracks and not ("image" in schema and schema["image"].is_image):
-            raise UsageError(option="sample", expected="a dataset with a field image or video", found=str(self.root))
+            raise UsageError(
+                option="sample", expected="a dataset with a field image or video", found=str(place_of(self.root))
+            )
         missing = [name for name in ("key", "frame", "time", "frame_position") if name not in schema]
         if self._sample == "track" and "track" not in schema:
             missing.append("track")
@@ -194,7 +195,7 @@ class PackedVideos:
             raise UsageError(
                 option="sample",
                 expected=f"samples that are frames of videos, with the fields {list_some(missing)}",
-                found=f"samples without these ({self.root})",
+                found=f"samples without these ({place_of(self.root)})",
                 hint="--sample item is for videos without faces" if missing == ["track"] else None,
             )
 
@@ -205,7 +206,9 @@ class PackedVideos:
             item, dash, _ = key.partition("-")
             if not dash or not item.isdecimal():
                 raise UsageError(
-                    place=self.root, expected="keys with an item's number, such as 00000003-000012", found=shorten(key)
+                    place=place_of(self.root),
+                    expected="keys with an item's number, such as 00000003-000012",
+                    found=shorten(key),
                 )
             numbers[row] = int(item)
         return numbers
@@ -255,8 +258,11 @@ def _keys_of(root: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def check_digests(layout: Layout, manifest: Manifest) -> None:
-    """Compare the digests of all shards and columns with the manifest. Raise `DatasetError` if a file differs."""
-    entries = [entry for part in manifest.parts for entry in part.files]
+    """Compare the digests of all shards and columns with the manifest. Raise `DatasetError` if a file differs.
+
+    The files of a remote dataset are compared on arrival.
+    """
+    entries = [entry for part in manifest.parts for entry in part.files if layout.is_local]
     with ThreadPoolExecutor(available_processors()) as pool:
         for _ in pool.map(layout.check_digest, entries):
             pass

@@ -28,6 +28,7 @@ def find_base(request: BuildRequest) -> tuple[Layout, Manifest | None]:
         raise UsageError(
             place=request.store.url, expected="a packed dataset whose rejects can be tried again", found="none"
         )
-    open_dataset = import_target("packer.sources.stores.packed:browsed_folder", what="a dataset in a store")
-    layout = layout_at(open_dataset(request.store.url, storage_options=read_shared_settings()[1] or None))
+    open_dataset = import_target("packer.sources.stores.packed:partial_folder", what="a dataset in a store")
+    options = read_shared_settings()[1] or None
+    layout = layout_at(open_dataset(request.store.url, storage_options=options, whole_shards=True))
     return layout, layout.load()

@@ -8,7 +8,7 @@ from packer.jobs.result import JobResult
 from packer.jobs.upload import output_place
 from packer.packed.plan import open_input, plan_copy
 from packer.recipe.options import BuildOptions
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from shardspec.codecs import video_types
 from shardspec.errors import UsageError
 from shardspec.registry import import_target
@@ -92,7 +92,7 @@ def convert(
         If the job cannot continue. The same call resumes it.
     """
     target, upload = output_place(out)
-    inputs = [open_input(browsed_folder(dataset), target if upload is None else upload.url)]
+    inputs = [open_input(partial_folder(dataset, whole_shards=True), target if upload is None else upload.url)]
     options = BuildOptions(workers=workers, engine=engine, overwrite=overwrite)
     given = {"encode": encode, "quality": quality, "gop": gop, "subsampling": subsampling, "most_seconds": most_seconds}
     given = {name: value for name, value in given.items() if value is not None}

@@ -16,7 +16,7 @@ from packer.assembly.samples import codecs_of
 from packer.jobs.progress import ProgressListener, Stage, listener_of
 from packer.jobs.result import Result
 from packer.packed.export.tables import TABLES
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from packer.workspace.output import check_output, writing_output
 from readers.formats.pool import ShardPool
 from shardspec.columns import Columns, IntArray, allocate
@@ -158,7 +158,7 @@ def diff(
         If a dataset cannot be read.
     """
     table = None if out is None else given_path("out", out)
-    folders = [browsed_folder(place, name) for place, name in ((a, "a"), (b, "b"))]
+    folders = [partial_folder(place, name) for place, name in ((a, "a"), (b, "b"))]
     if table is not None:
         check_output(table, *(f".{suffix}" for suffix in TABLES), datasets=folders)
     found = _compare(_ComparedDataset(folders[0]), _ComparedDataset(folders[1]), listener_of(progress))

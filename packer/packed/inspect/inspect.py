@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from packer.builds.records import read_history
 from packer.jobs.result import Result
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from readers.drawing.sound import sound_field
 from readers.formats.npy import map_npy
 from shardspec.entries import REMOVE, total
@@ -213,7 +213,7 @@ def inspect(dataset: str | os.PathLike[str]) -> InspectReport:
     DatasetError
         If there is no manifest that can be read.
     """
-    path, problem = browsed_folder(dataset), ""
+    path, problem = partial_folder(dataset), ""
     layout = layout_at(path)
     manifest = layout.load()
     try:

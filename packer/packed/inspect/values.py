@@ -10,7 +10,7 @@ import numpy as np
 from packer.assembly.groups import read_groups
 from packer.jobs.result import Result
 from packer.packed.plan import BUILT_KEY
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from shardspec.columns import IntArray
 from shardspec.layout import Layout, place_of
 from shardspec.schema import Schema
@@ -97,7 +97,7 @@ def count_values(dataset: str | os.PathLike[str], *, by: str) -> ValueCounts:
     DatasetError
         If the dataset cannot be read.
     """
-    path = browsed_folder(dataset)
+    path = partial_folder(dataset)
     schema = Layout(path).load().schema
     groups = read_groups(path, by)
     # After the values, a group of the samples without one.

@@ -20,7 +20,7 @@ from packer.packed.split.part import ItemsOfRows, plan_part
 from packer.packed.split.result import SplitPart, SplitResult
 from packer.recipe.checks import plain_value
 from packer.recipe.options import BuildOptions
-from packer.sources.stores.packed import browsed_folder
+from packer.sources.stores.packed import partial_folder
 from packer.workspace.folder import output_folder
 from readers.seeding import check_seed
 from shardspec.columns import IntArray, fill_missing, mark_missing
@@ -237,7 +237,7 @@ def split(
         shares = fold_ratios(folds)
     else:
         shares = parse_ratios(ratios) if isinstance(ratios, str) else check_ratios(RATIOS if ratios is None else ratios)
-    one = open_input(browsed_folder(dataset), place)
+    one = open_input(partial_folder(dataset, whole_shards=True), place)
     if _read_manifest(place, store) is not None:
         raise UsageError(
             place=place, expected="a folder for the splits", found="a packed dataset", hint="choose another folder"

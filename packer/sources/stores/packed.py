@@ -17,9 +17,9 @@ from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
 from readers.formats.mapping import Extents
-from readers.staging.layout import CachedLayout, find_dataset
+from readers.staging.layout import SIZE_VARIABLE, CachedLayout, find_dataset
 from shardspec.entries import FileEntry
-from shardspec.errors import StoreError
+from shardspec.errors import ShardMissingError, StoreError, UsageError
 from shardspec.formats.index import INDEX_SUFFIX
 from shardspec.layout import opened
 from shardspec.stores import Hub, Store, open_store
@@ -27,6 +27,8 @@ from shardspec.stores import Hub, Store, open_store
 _BLOCK_BYTES = 1 << 16
 _WHOLE_BYTES = 1 << 20
 """Smaller files are downloaded whole."""
+_KEPT_BYTES = 1 << 30
+"""If more was downloaded, the parts of shards that are not open are deleted."""
 _WHOLE = (INDEX_SUFFIX, ".offsets.npy")
 """Endings of the names of files that tell where values are."""
 
@@ -77,7 +79,15 @@ class PartialFile:
         start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._bytes)
         whole = (start, stop) == (0, self._bytes)  # some servers answer such a range as a request without one
         with writing_temporary():
-            self._store.download(self._name, self._path, None if whole else (start, stop))
+            try:
+                self._store.download(self._name, self._path, None if whole else (start, stop))
+            except FileNotFoundError:
+                raise ShardMissingError(
+                    place=self._store.place(self._name),
+                    expected=f"an object of {self._bytes} bytes",
+                    found="none",
+                    hint="copy the dataset there again, which restores it",
+                ) from None
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,16 @@ class RowsLayout(CachedLayout):
     The parts are in a temporary folder. What is read is checked by the formats' own checksums, not by SHA-256.
     """
 
+    small: int = 0
+    """Bytes of the index and the reports, which stay in the cache."""
     scratch: TemporaryFiles = field(default_factory=TemporaryFiles, repr=False, compare=False)
     files: dict[str, PartialFile] = field(default_factory=dict, repr=False, compare=False)
     users: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
     """Number of readers of each file."""
     lock: RLock = field(default_factory=RLock, repr=False, compare=False)
-    """Held while `users` is changed. Readers may be finalised in any thread."""
+    """Held while `files` or `users` is changed. Readers may be finalised in any thread."""
+    process: int = field(default_factory=os.getpid, repr=False, compare=False)
+    """The process that has the files. A forked child finalises its copies of the readers."""
 
     reads_parts: ClassVar[bool] = True
 
@@ -110,36 +124,49 @@ class RowsLayout(CachedLayout):
         """Make the files of a shard, with the parts that a reader needs to open it."""
         entries = list(entries)
         if all((self.root / entry.name).exists() for entry in entries):
-            return super().hold(entries)
-        try:
-            with self.lock:
-                self.users.update(entry.name for entry in entries)
-            for entry in entries:
-                if entry.name not in self.files:
-                    made = PartialFile(self.scratch.path / entry.name, self.store, entry)
-                    whole = entry.bytes < _WHOLE_BYTES or entry.name.endswith(_WHOLE)
-                    made.fill([0], [entry.bytes if whole else 1])
-                    self.files[entry.name] = made
-        except StoreError:  # some web servers send no parts
             self._delete(entries)
+            return super().hold(entries)
+        with self.lock:
+            self.users.update(entry.name for entry in entries)
+        try:
+            for entry in entries:
+                self._make(entry)
+        except BaseException as error:
+            self._release(entries)
+            if not isinstance(error, StoreError):
+                raise
+            self._delete(entries)  # some web servers send no parts
             return super().hold(entries)
         return partial(self._release, entries)
 
+    def _make(self, entry: FileEntry) -> None:
+        if entry.name not in self.files:
+            made = PartialFile(self.scratch.path / entry.name, self.store, entry)
+            whole = entry.bytes < _WHOLE_BYTES or entry.name.endswith(_WHOLE)
+            made.fill([0], [entry.bytes if whole else 1])
+            with self.lock:
+                self.files[entry.name] = made
+
     def _release(self, entries: Iterable[FileEntry]) -> None:
-        """Delete files that no reader has open, if more was downloaded than the cache may hold."""
+        """Forget a reader, and delete its files if too much was downloaded."""
+        if os.getpid() != self.process:
+            return
         with self.lock:
             self.users.subtract(entry.name for entry in entries)
-            if sum(file.bytes for file in self.files.values()) > self.limit:
-                self._delete([entry for entry in entries if not self.users[entry.name]])
+            if sum(file.bytes for file in self.files.values()) > _KEPT_BYTES:
+                self._delete(entries)
 
     def _delete(self, entries: Iterable[FileEntry]) -> None:
-        for entry in entries:
-            self.files.pop(entry.name, None)
-            self.users.pop(entry.name, None)
-            path = self.scratch.path / entry.name
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # other files are in it
-                path.parent.rmdir()
+        """Delete files that no reader has open."""
+        with self.lock:
+            for entry in entries:
+                path = self.scratch.path / entry.name
+                if not self.users[entry.name]:
+                    with suppress(OSError):  # Windows refuses it while a view of the file is left
+                        path.unlink(missing_ok=True)
+                        self.files.pop(entry.name, None)
+                    with suppress(OSError):  # other files are in it
+                        path.parent.rmdir()
 
     def check_sizes(self, entries: Iterable[FileEntry]) -> None:
         """Check the sizes of files that are in the cache (`Layout.check_sizes`)."""
@@ -158,8 +185,12 @@ class RowsLayout(CachedLayout):
                 self.files[name].fill(part.offset + part.starts, part.offset + part.stops)
 
 
-def browsed_folder(
-    place: str | os.PathLike[str], name: str = "dataset", storage_options: Mapping[str, Any] | None = None
+def partial_folder(
+    place: str | os.PathLike[str],
+    name: str = "dataset",
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    whole_shards: bool = False,
 ) -> Path:
     """Return the folder of a packed dataset; for a URL, its folder in the cache, with index and reports.
 
@@ -173,16 +204,33 @@ def browsed_folder(
         Name of the argument, for messages.
     storage_options : mapping, optional
         See `readers.staging.layout.dataset_layout`.
+    whole_shards : bool
+        Whether workers on this host may download whole shards, for which the cache needs room, too.
 
     Raises
     ------
     DatasetError
         If the dataset cannot be read.
+    UsageError
+        If the cache is too small.
     """
     found = find_dataset(place, name, storage_options)
     if isinstance(found, Path):
         return found
-    found.hold(found.load().files)
-    layout = RowsLayout(**vars(found))
+    manifest = found.load()
+    small = sum(entry.bytes for entry in manifest.files)
+    if whole_shards:
+        others = (one for one in opened.values() if isinstance(one, RowsLayout) and one.root != found.root)
+        needed = small + sum(one.small for one in others if one.cache == found.cache)
+        needed += 2 * max((part.bytes for part in manifest.parts), default=0)
+        if needed > found.limit:
+            raise UsageError(
+                place=found.url,
+                expected=f"a cache of {needed} bytes or more (set {SIZE_VARIABLE})",
+                found=found.limit,
+                hint="it must hold the index and the reports of all datasets, and two shards",
+            )
+    found.hold(manifest.files)
+    layout = RowsLayout(**vars(found), small=small)
     opened[layout.root] = layout
     return layout.root

@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -299,7 +301,7 @@ def test_a_lease_at_a_store_with_two_etags_for_an_object_is_asked_for_now_and_th
             return self.refused >= 3 and super().put_if(name, content, etag)
 
     pauses: list[float] = []
-    monkeypatch.setattr("packer.jobs.mirror.time.sleep", pauses.append)
+    monkeypatch.setattr("packer.jobs.mirror.time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
     work = Ambiguous(here.url("ambiguous"))
     with RemoteMirror(Workspace(tmp_path, remote=RemoteFiles(work, Store(here.url("lease-out")))), print):
         assert len(pauses) == 2

@@ -15,6 +15,8 @@ from test_packer.test_jobs.test_upload import FOREVER, download, files, stop
 import packer
 from readers import open_dataset
 from shardspec.errors import ObjectDeniedError, ShardspecError, UsageError
+from shardspec.layout import Layout
+from shardspec.stores import Store
 
 SETTINGS: dict[str, Any] = {"size": 120, "resize": "exact", "encode": "png", "shard_size": "64KiB"}
 OPTIONS: dict[str, Any] = {**SETTINGS, "label_from": "folder", "max_rejects": 1.0, **QUIET}
@@ -215,6 +217,24 @@ def test_added_fields_stay(
     run_packer("build", source, url, *words, env=here.env)
     packer.build(source, local, **how, **OPTIONS)
     check(here, pair, tmp_path)
+
+
+def test_damaged_added_fields_get_no_new_digest(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path
+) -> None:
+    local, url = pair
+    keys = list(open_dataset(local).column("key"))
+    packer.add(local, {"key": keys, "note": [f"no. {key}" for key in keys]}, progress=False)
+    packer.copy(local, url, overwrite=True, progress=False)
+    (column,) = Layout(local).load().columns
+    entry = max(column.files, key=lambda entry: entry.bytes)
+    data = (local / entry.name).read_bytes()
+    Store(url).put(entry.name, data[:-1] + bytes([data[-1] ^ 1]))
+    before = here.objects(tmp_path.name)
+    change(source)
+    with raises(ShardspecError):
+        packer.build(source, url, update=True, changed="replace", gone="drop", **OPTIONS)
+    assert before.items() <= here.objects(tmp_path.name).items()
 
 
 def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path, pair: tuple[Path, str]) -> None:

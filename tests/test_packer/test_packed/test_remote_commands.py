@@ -20,7 +20,7 @@ from packer.assembly.packed_rows import PackedRows
 from packer.cli import main
 from packer.packed.browse.dataset import BrowsedDataset
 from packer.page.counts import spread
-from packer.sources.stores.packed import RowsLayout, browsed_folder
+from packer.sources.stores.packed import RowsLayout, partial_folder
 from readers import open_dataset
 from readers.staging.folder import CacheFolder
 from shardspec.layout import Layout, layout_at
@@ -146,7 +146,7 @@ def test_a_few_samples_need_no_whole_shards(large: str, tmp_path: Path) -> None:
     for place, sheet in ((tmp_path / "local", "here.png"), (large, "there.png")):
         assert main(["preview", str(place), "-o", str(tmp_path / sheet), "--count", "3", "--quiet"]) == 0
     assert (tmp_path / "here.png").read_bytes() == (tmp_path / "there.png").read_bytes()
-    folder = browsed_folder(large)
+    folder = partial_folder(large)
     here, there = BrowsedDataset(tmp_path / "local"), BrowsedDataset(folder)
     for rows in ([17], [2, 3, 29], [17, 18]):
         for name in ("image", "values", "box", "name", "number"):
@@ -163,7 +163,7 @@ def test_a_few_samples_need_no_whole_shards(large: str, tmp_path: Path) -> None:
 
 
 def test_small_fields_and_lengths_need_no_images(large: str, tmp_path: Path) -> None:
-    folder = browsed_folder(large)
+    folder = partial_folder(large)
     here, there = (PackedRows.of(path, check="size") for path in (tmp_path / "local", folder))
     for rows in (np.arange(30), np.array([29, 3, 7])):
         expected, found = (one.read(rows, ["number"]) for one in (here, there))
@@ -182,16 +182,19 @@ def test_small_fields_and_lengths_need_no_images(large: str, tmp_path: Path) -> 
 def test_a_server_that_ignores_ranges_sends_whole_shards(large: str, tmp_path: Path) -> None:
     here = BrowsedDataset(tmp_path / "local")
     with web_server(tmp_path / "local") as url:
-        there = BrowsedDataset(browsed_folder(url))
+        there = BrowsedDataset(partial_folder(url))
         assert repr(there.read([2, 7], ["key", "box"])) == repr(here.read([2, 7], ["key", "box"]))
     assert list((tmp_path / "cache").rglob("shard-*"))
 
 
-def test_commands_need_room_for_two_shards_in_the_cache_and_export_for_all(
+def test_jobs_need_room_for_small_files_and_two_shards_in_the_cache(
     faces: Path, server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    largest = max(part.bytes for part in open_dataset(faces).manifest.parts)
-    monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(2 * largest))
+    manifest = Layout(faces).load()
+    shards = 2 * max(part.bytes for part in manifest.parts)
+    monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(shards))
+    assert main(["convert", server.url("faces"), str(tmp_path / "none"), "--format", "npy", "--quiet"]) == 2
+    monkeypatch.setenv("FACEPACK_CACHE_SIZE", str(shards + sum(entry.bytes for entry in manifest.files)))
     assert main(["export", server.url("faces"), str(tmp_path / "files"), "--quiet"]) == 2
     for shuffled in ([], ["--shuffle", "3"]):
         options = ["--format", "npy", "--shard-size", "2kB", *shuffled, "--quiet"]
@@ -245,7 +248,7 @@ def test_a_report_on_a_remote_dataset_takes_samples(
             pages.append((tmp_path / "report.html").read_text("utf-8"))
         size = sum(map(len, server.objects.values()))
         assert server.sent < size / 2
-        far = BrowsedDataset(browsed_folder(f"{server.address}/one"))
+        far = BrowsedDataset(partial_folder(f"{server.address}/one"))
         assert spread(far, "label").kind == "list"
         assert spread(far, "source").kind == spread(far, "box_side").kind == "none"
         assert len(far.select("source == 's3'")) == 3
@@ -261,3 +264,24 @@ def test_a_report_on_a_remote_dataset_takes_samples(
     assert "not compared" in (tmp_path / "both.html").read_text("utf-8")
     packer.report(tmp_path / "local", tmp_path / "report.html", count=8, progress=False)
     assert "in 8 of 120 samples" not in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("large", ["parquet", "tfrecord"], indirect=True)
+def test_damage_in_parts_of_shards_is_noticed(large: str, tmp_path: Path, capsys: Any) -> None:
+    image = bytes(PackedRows.of(tmp_path / "local").read(np.array([17]), ["image"])["image"][0])
+    name, whole = next(
+        (path.name, data) for path in (tmp_path / "local").glob("shard-*") if image in (data := path.read_bytes())
+    )
+    at = whole.index(image) + len(image) // 2
+    Store(large).put(name, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    assert main(["preview", large, "-o", str(tmp_path / "sheet.png"), "--count", "30", "--quiet"]) == 1
+    assert f"{name}: expected the checksum of" in capsys.readouterr().err
+    assert not (tmp_path / "sheet.png").exists()
+
+
+@pytest.mark.parametrize("large", ["lmdb"], indirect=True)
+def test_a_missing_object_is_named(large: str, tmp_path: Path, capsys: Any) -> None:
+    name = next(path.name for path in (tmp_path / "local").glob("shard-*.lmdb"))
+    Store(large).delete([name])
+    assert main(["merge", large, str(tmp_path / "local"), str(tmp_path / "out"), "--quiet"]) == 1
+    assert f"{large}/{name}: expected an object of" in capsys.readouterr().err
