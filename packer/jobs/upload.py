@@ -130,7 +130,8 @@ class Upload:
                 hint=f"{how}, choose another place, or discard it with `overwrite`",
             )
         known = set(self._left)
-        others = [name for name in self._find_others() if name not in known and not (mark and _is_uploaded(name))]
+        discards = bool(mark) or (overwrite and self.manifest is not None)
+        others = [name for name in self._find_others() if name not in known and not (discards and _is_uploaded(name))]
         if others:
             raise UsageError(
                 place=self.url,

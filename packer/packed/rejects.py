@@ -16,12 +16,13 @@ from packer.assembly.records import checked_lines
 from packer.builds.records import report_of
 from packer.jobs.progress import ProgressListener, Stage, listener_of, without_values
 from packer.jobs.result import Result
+from packer.sources.stores.packed import partial_folder
 from packer.workspace import Workspace
 from packer.workspace.durable import read_record
 from packer.workspace.output import check_output, write_output
 from shardspec.entries import total
 from shardspec.errors import DatasetError, NotADatasetError
-from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, given_path
+from shardspec.layout import BUILD_FOLDER, REJECTS_NAME, Layout, layout_at, place_of
 from shardspec.manifest import Manifest
 from shardspec.wording import LONG, counted, cut, found_instead, one_line, shorten
 
@@ -77,8 +78,8 @@ class RejectsReport(Result):
 
     Attributes
     ----------
-    path : Path
-        The dataset's folder.
+    path : Path or str
+        The dataset's folder, or its URL.
     finished : bool
         Whether it is a packed dataset; otherwise an unfinished build, or one that packed nothing.
     items : int
@@ -92,7 +93,7 @@ class RejectsReport(Result):
         The list that was written.
     """
 
-    path: Path
+    path: Path | str
     finished: bool
     items: int
     rejected: int
@@ -136,7 +137,7 @@ def rejects(
     Parameters
     ----------
     dataset : path
-        A packed dataset, or the folder of a build.
+        A packed dataset, also by its URL, or the folder of a build.
     out : path, optional
         A file to write, ``.csv`` or ``.jsonl``, with the columns ``item``, ``step`` and ``reason``. An existing file is
         replaced. The folder must exist, outside the dataset.
@@ -156,7 +157,7 @@ def rejects(
     DatasetError
         If there is neither a dataset nor a build, or its reports cannot be read.
     """
-    layout = Layout(given_path("dataset", dataset))
+    layout = layout_at(partial_folder(dataset))
     target = None if out is None else Path(out)
     if target is not None:
         check_output(target, ".csv", ".jsonl", datasets=[layout.root])
@@ -179,7 +180,7 @@ def rejects(
     found = tuple(sorted(kinds.values(), key=lambda kind: (-kind.items, kind.step, kind.reason)))
     if target is not None:
         write_output(target, _as_json_lines(rows) if target.suffix.lower() == ".jsonl" else _as_csv(rows))
-    return RejectsReport(layout.root, manifest is not None, items, rejected, damaged, found, target)
+    return RejectsReport(place_of(layout.root), manifest is not None, items, rejected, damaged, found, target)
 
 
 def _manifest(layout: Layout) -> Manifest | None:

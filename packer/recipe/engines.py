@@ -147,23 +147,35 @@ MOST_WORKERS = 100_000
 """Largest number of workers; more must be a mistake."""
 
 
+_RAYS_OWN = ("auto", "local")
+"""Addresses that Ray itself knows: the cluster of this machine, and a new one."""
+
+
 def check_reachable(address: str | None) -> None:
     """Check that a server listens at ``host:port``, the address of a Ray cluster. Ray itself would try for minutes.
 
     Parameters
     ----------
     address : str or None
-        None for the address in ``RAY_ADDRESS``. Other forms of addresses are left to Ray.
+        None for the address in ``RAY_ADDRESS``.
 
     Raises
     ------
+    UsageError
+        If the address has another form.
     BuildError
         If no server listens there.
     """
     address = address or os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
+    if not address or address in _RAYS_OWN:
         return
+    if not host or "/" in host or not port.isdecimal():
+        raise UsageError(
+            option="ray_address",
+            expected="HOST:PORT of the cluster's head, such as 10.0.0.1:6379",
+            found=shorten(address),
+        )
     try:
         socket.create_connection((host, int(port)), _CONNECT_LIMIT_S).close()
     except (OSError, OverflowError) as error:

@@ -28,6 +28,9 @@ CONNECTIONS_VARIABLE = "FACEPACK_CONNECTIONS"
 _SCHEMES = ("s3", "gs", "az", "http", "https")
 _SETTINGS = {"gs": "GOOGLE_", "az": "AZURE_"}
 """Prefixes of the environment variables of Google and Azure."""
+_PREFIXES = {"s3": "AWS_", **_SETTINGS}
+_ENDPOINT = re.compile(r"(?:(?:aws|google|azure)_)?(?:storage_)?endpoint(?:_url)?(?:_s3)?\Z", re.IGNORECASE)
+"""Settings that name a server. obstore panics if one has no scheme."""
 _RANGE_BYTES = 4 << 20
 _FIRST_BYTES = 1 << 18
 """Bytes that a web server is asked for until it is known to send ranges."""
@@ -177,6 +180,14 @@ class Store(Remote):
             endpoints.append(self._account.endpoint)
         elif parts.scheme in _SETTINGS:
             endpoints += [value for name, value in os.environ.items() if name.startswith(_SETTINGS[parts.scheme])]
+        variables = {
+            name: os.environ[name] for name in os.environ if name.startswith(_PREFIXES.get(parts.scheme, "\0"))
+        }
+        for name, value in {**variables, **given}.items():
+            if _ENDPOINT.match(name) and not str(value).startswith(("http://", "https://")):
+                raise UsageError(
+                    place=self.url, expected=f"an address such as http://nas:9000 as {name}", found=shorten(value)
+                )
         client.setdefault("allow_http", any(str(one).startswith("http://") for one in (url, *endpoints)))
         backoff = {
             "init_backoff": timedelta(seconds=PAUSE_S),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import packer
 from packer.cli.arguments import add_parameters, call, print_result
+from shardspec.layout import is_url
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     result = call(packer.split, options)
-    parts = [replace(part, result=replace(part.result, path=Path(options.out, part.name))) for part in result.parts]
-    print_result(options, replace(result, parts=tuple(parts)))
+    if not is_url(options.out):  # as the user typed it, so that it fits the next command
+        parts = [replace(part, result=replace(part.result, path=Path(options.out, part.name))) for part in result.parts]
+        result = replace(result, parts=tuple(parts))
+    print_result(options, result)
     return 0

@@ -31,7 +31,7 @@ from packer.workspace import Workspace
 from packer.workspace.machines import enter_plan
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host, wait_for
-from shardspec.errors import BuildError, ShardspecError
+from shardspec.errors import BuildError, ShardspecError, UsageError
 from shardspec.layout import BUILD_FOLDER, is_url
 from shardspec.wording import LONG, counted, shorten
 
@@ -45,6 +45,7 @@ _END_S = 5.0
 _LOOK_S = 2.0
 """Seconds between two looks for nodes."""
 
+_SETTINGS_ADVICE = " (nodes have the environment of the command, but not its files, such as ~/.aws/config)"
 _AGAIN_S = 3.0
 """Seconds before an actor is started again on a node that has lost one."""
 
@@ -373,14 +374,13 @@ class NodeWorkers:
         os.environ.update((name, value) for name, value in environment.items() if not name.startswith(_OF_NODE))
         sys.path[:] = environment["PYTHONPATH"].split(os.pathsep)  # Ray's own would hide libraries from the workers
         self._scratch = TemporaryFiles()
-        remote = None if isinstance(place, str) else open_remote(*place)
-        root = Path(place) if isinstance(place, str) else self._scratch.path / BUILD_FOLDER
-        self._space = Workspace(root, key, remote=remote).of_owner(ray.get_runtime_context().get_actor_id()[:16])
+        self._place, self._key, self._team = place, key, team
+        self._owner = ray.get_runtime_context().get_actor_id()[:16]
         self._units: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._events: list[Event] = []
         self._frames, self._begun, self._over = 0, False, False
-        self._engine = ProcessesEngine(self._space, None, team)
+        self._engine: ProcessesEngine | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -388,7 +388,7 @@ class NodeWorkers:
         """Queue units for the engine, each with the other arguments of its `start`."""
         for unit in units:
             self._units.put(unit)
-        self._engine.wake()
+        self._wake()
 
     def take(self) -> tuple[bool, list[Event], int]:
         """Wait for a while for new events.
@@ -409,27 +409,43 @@ class NodeWorkers:
     def close(self) -> None:
         """End the workers."""
         self._over = True
-        self._engine.wake()
+        self._wake()
         self._thread.join(_END_S)
+
+    def _wake(self) -> None:
+        if self._engine is not None:
+            self._engine.wake()
+
+    def _open(self) -> Workspace:
+        if isinstance(self._place, str):
+            space = Workspace(Path(self._place), self._key)
+        else:
+            root = self._scratch.path / BUILD_FOLDER
+            space = Workspace(root, self._key, remote=open_remote(*self._place))
+        return space.of_owner(self._owner)
 
     def _run(self) -> None:
         try:
-            _check_node(self._space)
+            space = self._open()
+            _check_node(space)
+            self._engine = engine = ProcessesEngine(space, None, self._team)
             self._begun = True
             while not self._over:
                 while not self._units.empty():
                     unit, verdicts, fresh, alone = self._units.get()
-                    self._engine.start(unit, verdicts, fresh, alone=alone)
-                event = self._engine.wait()
+                    engine.start(unit, verdicts, fresh, alone=alone)
+                event = engine.wait()
                 if event.kind == "tick":
                     self._frames = event.frames
                 else:
                     self._report(event)
         except Exception as error:  # otherwise the coordinating process would wait for ever
             what = "" if isinstance(error, ShardspecError | OSError) else f"{type(error).__name__}: "
-            self._report(Event("failed", message=f"{what}{error}"))
+            advice = _SETTINGS_ADVICE if isinstance(error, UsageError) else ""
+            self._report(Event("failed", message=f"{what}{error}{advice}"))
         finally:
-            self._engine.close()
+            if self._engine is not None:
+                self._engine.close()
             self._scratch.close()
 
     def _report(self, event: Event) -> None:
@@ -450,7 +466,15 @@ def _check_node(space: Workspace) -> None:
         If it does not.
     """
     if space.remote is None:
-        wait_for(space.root, _SEEN_S)
+        try:
+            wait_for(space.root, _SEEN_S)
+        except BuildError as error:
+            raise BuildError(
+                place=f"host {host()}",
+                expected=f"the folder {space.root}, in which the build works",
+                found="none",
+                hint="choose a folder on a disk that all nodes mount, or a URL",
+            ) from error
     else:
         for path in (space.items, space.plan):
             space.remote.fetch(space.root, path)

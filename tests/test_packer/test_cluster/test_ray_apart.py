@@ -220,6 +220,22 @@ def test_a_lost_coordinator_and_a_lost_node(apart: Apart, expected: dict[str, di
     apart.start_node()
 
 
+def test_what_only_the_host_of_the_command_has_is_named(apart: Apart, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile lab]\nregion = us-east-1\n")
+    for name, more, settings, why in (
+        ("profile", (), {"AWS_PROFILE": "lab", "AWS_CONFIG_FILE": str(config)}, "no AWS profile 'lab'"),
+        ("folder", ("--work", str(tmp_path / "work")), {}, f"expected the folder {tmp_path}/work"),
+    ):
+        words = apart.build(f"only-{name}", tmp_path / name, *more)
+        place = words.index("env") + 1
+        words[place:place] = [f"{variable}={value}" for variable, value in settings.items()]
+        said = apart.run(*words, expect=1)
+        assert why in said
+        assert "were lost" not in said
+        assert "manifest.json" not in apart.files(f"only-{name}")
+
+
 def test_a_local_source_is_refused_before_any_work(apart: Apart, tmp_path: Path) -> None:
     source = write_images(tmp_path / "few", ["a/0.png"])
     (tmp_path / "scratch").mkdir()

@@ -49,6 +49,9 @@ def test_no_cluster_at_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     how: dict[str, Any] = {"engine": "ray", "progress": False}
     with raises(BuildError, expected="a Ray cluster at '127.0.0.1:2'"):
         packer.build(tmp_path / "source", tmp_path / "out", size=16, ray_address="127.0.0.1:2", **how)
+    for address in ("127.0.0.1", "ray://127.0.0.1:10001"):
+        with raises(UsageError, option="ray_address"):
+            packer.build(tmp_path / "source", tmp_path / "out", size=16, ray_address=address, **how)
     with raises(BuildError, expected="a Ray cluster at '127.0.0.1:1'"):
         packer.compute(tmp_path / "made", "digest", **how)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "source"]

@@ -76,6 +76,9 @@ def test_the_dataset_is_that_of_a_folder(
         path.relative_to(tmp_path / "local").as_posix() for path in (tmp_path / "local").rglob("*") if path.is_file()
     }
     assert list(Path().iterdir()) == []
+    if job is split:
+        said = run_packer("split", f"{given}/a", url, "--by", "label", "--ratios", "train=0.5,val=0.5", env=here.env)
+        assert f"{url}/val: " in said.stdout
     again = job(given, url)
     assert all(one.found_finished for one in ([part.result for part in again.parts] if job is split else [again]))
 

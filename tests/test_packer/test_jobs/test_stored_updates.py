@@ -237,6 +237,24 @@ def test_damaged_added_fields_get_no_new_digest(
     assert before.items() <= here.objects(tmp_path.name).items()
 
 
+def test_rejects_and_left_shards_of_a_dataset_in_a_bucket(
+    here: StoreServer, source: Path, pair: tuple[Path, str], tmp_path: Path
+) -> None:
+    local, url = pair
+    (found, expected) = (packer.rejects(place, progress=False) for place in (url, local))
+    assert (found.path, found.kinds) == (url, expected.kinds)
+    assert len(found.kinds) == 1
+    for name in ("shard-00007-0123456789abcdef.lmdb", "notes.txt"):  # somebody has deleted .build only
+        Store(url).put(name, b"left")
+    change(source)
+    with raises(UsageError, place=url):
+        packer.build(source, url, overwrite=True, **OPTIONS)
+    Store(url).delete(["notes.txt"])
+    packer.build(source, url, overwrite=True, **OPTIONS)
+    packer.build(source, local, overwrite=True, **OPTIONS)
+    check(here, pair, tmp_path)
+
+
 def test_what_cannot_grow_in_a_bucket_is_refused(here: StoreServer, source: Path, pair: tuple[Path, str]) -> None:
     url = pair[1]
     with raises(UsageError, option="work"):

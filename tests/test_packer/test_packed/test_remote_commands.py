@@ -23,6 +23,7 @@ from packer.page.counts import spread
 from packer.sources.stores.packed import RowsLayout, partial_folder
 from readers import open_dataset
 from readers.staging.folder import CacheFolder
+from shardspec.errors import UsageError
 from shardspec.layout import Layout, layout_at
 from shardspec.stores import Store
 
@@ -277,6 +278,16 @@ def test_damage_in_parts_of_shards_is_noticed(large: str, tmp_path: Path, capsys
     assert main(["preview", large, "-o", str(tmp_path / "sheet.png"), "--count", "30", "--quiet"]) == 1
     assert f"{name}: expected the checksum of" in capsys.readouterr().err
     assert not (tmp_path / "sheet.png").exists()
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:9000"])
+def test_an_address_without_http_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str) -> None:
+    monkeypatch.setenv("FACEPACK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    assert main(["inspect", "s3://data/faces"]) == 2
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    with pytest.raises(UsageError):
+        Store("s3://data/faces", {"endpoint": address})
 
 
 @pytest.mark.parametrize("large", ["lmdb"], indirect=True)
