@@ -155,7 +155,7 @@ class JobStart:
                 self._refuse_other_plan(old)
             if same:
                 why += "; an unfinished build of this plan is to replace it: add --overwrite to resume it"
-        remedy = "" if manifest is None or upload is not None else self._record.advise(manifest)
+        remedy = "" if manifest is None else self._record.advise(manifest)
         prepare_folder(self._layout, space, manifest, overwrite, why, remedy, self._place)
         self._write_plan()
         return None

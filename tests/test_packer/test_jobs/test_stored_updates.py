@@ -244,9 +244,11 @@ def test_rejects_and_left_shards_of_a_dataset_in_a_bucket(
     (found, expected) = (packer.rejects(place, progress=False) for place in (url, local))
     assert (found.path, found.kinds) == (url, expected.kinds)
     assert len(found.kinds) == 1
+    change(source)
+    with pytest.raises(UsageError, match="--update"):
+        packer.build(source, url, **OPTIONS)
     for name in ("shard-00007-0123456789abcdef.lmdb", "notes.txt"):  # somebody has deleted .build only
         Store(url).put(name, b"left")
-    change(source)
     with raises(UsageError, place=url):
         packer.build(source, url, overwrite=True, **OPTIONS)
     Store(url).delete(["notes.txt"])
