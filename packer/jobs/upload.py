@@ -21,7 +21,7 @@ from packer.workspace.folder import output_folder, remove_shards
 from packer.workspace.remote import DEFAULT_WORK, RemoteFiles
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import host
-from shardspec.entries import CARD_NAME, COLUMNS_FOLDER, FileEntry, Shard, strip_tag
+from shardspec.entries import CARD_NAME, COLUMNS_FOLDER, FileEntry, Shard, strip_tag, tagged_start
 from shardspec.errors import BuildError, BuildLockedError, DatasetError, StoreError, UsageError
 from shardspec.formats import get_format
 from shardspec.layout import BUILD_FOLDER, INDEX_FOLDER, ITEMS_NAME, MANIFEST_NAME, PLAN_NAME, REJECTS_NAME, Layout
@@ -130,8 +130,9 @@ class Upload:
                 hint=f"{how}, choose another place, or discard it with `overwrite`",
             )
         known = set(self._left)
-        discards = bool(mark) or (overwrite and self.manifest is not None)
-        others = [name for name in self._find_others() if name not in known and not (discards and _is_uploaded(name))]
+        others = [name for name in self._find_others() if name not in known and not (mark and _is_uploaded(name))]
+        if overwrite and self.manifest is not None:  # somebody has deleted the mark; a name with a tag is no user's own
+            others = [name for name in others if not (tagged_start(name) and _is_uploaded(name))]
         if others:
             raise UsageError(
                 place=self.url,

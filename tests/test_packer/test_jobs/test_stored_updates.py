@@ -247,11 +247,13 @@ def test_rejects_and_left_shards_of_a_dataset_in_a_bucket(
     change(source)
     with pytest.raises(UsageError, match="--update"):
         packer.build(source, url, **OPTIONS)
-    for name in ("shard-00007-0123456789abcdef.lmdb", "notes.txt"):  # somebody has deleted .build only
-        Store(url).put(name, b"left")
-    with raises(UsageError, place=url):
-        packer.build(source, url, overwrite=True, **OPTIONS)
-    Store(url).delete(["notes.txt"])
+    Store(url).put("shard-00007-0123456789abcdef.lmdb", b"left")  # somebody has deleted .build only
+    for name in ("notes.txt", "items.jsonl"):
+        Store(url).put(name, b"mine")
+        with raises(UsageError, place=url):
+            packer.build(source, url, overwrite=True, **OPTIONS)
+        assert name in here.objects(tmp_path.name)
+        Store(url).delete([name])
     packer.build(source, url, overwrite=True, **OPTIONS)
     packer.build(source, local, overwrite=True, **OPTIONS)
     check(here, pair, tmp_path)
