@@ -412,6 +412,16 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def missing_object(entry: FileEntry, place: str) -> ShardMissingError:
+    """Return the error about a file that is not in the store, given its URL."""
+    return ShardMissingError(
+        place=place,
+        expected=f"an object of {entry.bytes} bytes",
+        found="none",
+        hint="copy the dataset there again, which restores it",
+    )
+
+
 def checked_chunks(chunks: Iterable[Buffer], entry: FileEntry, place: str) -> Iterator[Buffer]:
     """Yield the content of a file, and raise `ShardCorruptError` at its end if it differs from the manifest."""
     digest, size = hashlib.sha256(), 0

@@ -32,13 +32,13 @@ class RemotePool(ShardPool):
 
     def read(self, rows: IntArray, fields: Sequence[str], out: Columns, at: IntArray) -> None:
         """Copy rows (`readers.formats.pool.ShardPool.read`)."""
-        if self.layout.reads_parts:
-            for name in fields:
-                if (values := self._index(name)) is not None:
-                    gather(values, rows, out[name], at)
-            fields = [name for name in fields if self._index(name) is None]
-        if fields:
-            super().read(rows, fields, out, at)
+        indexed = {name: self._index(name) for name in fields if self.layout.reads_parts}
+        for name, values in indexed.items():
+            if values is not None:
+                gather(values, rows, out[name], at)
+        others = [name for name in fields if indexed.get(name) is None]
+        if others:
+            super().read(rows, others, out, at)
 
     def lengths(self, number: int, field: str) -> IntArray | None:
         """Return the encoded sizes of a field's values in a shard (`readers.formats.shards.ShardReader.lengths`)."""

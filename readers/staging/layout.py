@@ -94,6 +94,16 @@ class CachedLayout(Layout):
             client.attached[self.key] = found
         return client
 
+    def check_room(self, needed: int, hint: str) -> None:
+        """Check that the cache holds a number of bytes at a time; `UsageError` if it does not."""
+        if needed > self.limit:
+            raise UsageError(
+                place=self.url,
+                expected=f"a cache of {needed} bytes or more (set {SIZE_VARIABLE})",
+                found=self.limit,
+                hint=hint,
+            )
+
     def _get(self, entries: Iterable[FileEntry], pin: bool) -> tuple[StagerClient, list[str]]:
         names = [entry.name for entry in entries]
         for _ in range(_ATTEMPTS):
@@ -195,13 +205,7 @@ def dataset_folder(place: str | os.PathLike[str], name: str = "dataset") -> Path
         return layout
     entries = layout.load().entries
     needed = sum(entry.bytes for entry in entries)
-    if needed > layout.limit:
-        raise UsageError(
-            place=layout.url,
-            expected=f"a cache of {needed} bytes or more (set {SIZE_VARIABLE})",
-            found=layout.limit,
-            hint=f"or copy it to a disk that holds it first ('{program()} copy')",
-        )
+    layout.check_room(needed, f"or copy it to a disk that holds it first ('{program()} copy')")
     layout.hold(entries)
     opened[layout.root] = layout
     return layout.root

@@ -34,13 +34,12 @@ from shardspec.errors import (
     DatasetError,
     NotADatasetError,
     ShardCorruptError,
-    ShardMissingError,
     ShardspecError,
     StoreError,
     UsageError,
     system_reason,
 )
-from shardspec.layout import MANIFEST_NAME, Layout, checked_chunks
+from shardspec.layout import MANIFEST_NAME, Layout, checked_chunks, missing_object
 from shardspec.manifest import MANIFEST_BYTES_MAX, Manifest
 from shardspec.stores import Hub, Store, open_store
 from shardspec.stores.store import CONNECTIONS_VARIABLE
@@ -269,12 +268,7 @@ class Stager:
                 if not left and isinstance(error, ShardCorruptError):
                     raise
                 if not left:
-                    raise ShardMissingError(
-                        place=dataset.store.place(entry.name),
-                        expected=f"an object of {entry.bytes} bytes",
-                        found="none",
-                        hint="copy the dataset there again, which restores it",
-                    ) from None
+                    raise missing_object(entry, dataset.store.place(entry.name)) from None
             except OSError as error:
                 if not _is_known(self.folder):  # the clients find another stager
                     os._exit(0)

@@ -26,9 +26,8 @@ CONNECTIONS = 16
 """Requests at a time for parts of large objects, unless the user chooses. One stream of S3 brings about 90 MB/s."""
 CONNECTIONS_VARIABLE = "FACEPACK_CONNECTIONS"
 _SCHEMES = ("s3", "gs", "az", "http", "https")
-_SETTINGS = {"gs": "GOOGLE_", "az": "AZURE_"}
-"""Prefixes of the environment variables of Google and Azure."""
-_PREFIXES = {"s3": "AWS_", **_SETTINGS}
+_SETTINGS = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""Prefixes of the environment variables of each store."""
 _ENDPOINT = re.compile(r"(?:(?:aws|google|azure)_)?(?:storage_)?endpoint(?:_url)?(?:_s3)?\Z", re.IGNORECASE)
 """Settings that name a server. obstore panics if one has no scheme."""
 _RANGE_BYTES = 4 << 20
@@ -178,11 +177,10 @@ class Store(Remote):
             )
             given = {"checksum_algorithm": "SHA256", **given, **self._account.options()}
             endpoints.append(self._account.endpoint)
-        elif parts.scheme in _SETTINGS:
-            endpoints += [value for name, value in os.environ.items() if name.startswith(_SETTINGS[parts.scheme])]
-        variables = {
-            name: os.environ[name] for name in os.environ if name.startswith(_PREFIXES.get(parts.scheme, "\0"))
-        }
+        prefix = _SETTINGS.get(parts.scheme)
+        variables = {name: os.environ[name] for name in os.environ if prefix and name.startswith(prefix)}
+        if self._account is None:
+            endpoints += variables.values()
         for name, value in {**variables, **given}.items():
             if _ENDPOINT.match(name) and not str(value).startswith(("http://", "https://")):
                 raise UsageError(

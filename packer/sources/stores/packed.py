@@ -17,11 +17,11 @@ from packer.workspace.disk_list import writing_temporary
 from packer.workspace.scratch import TemporaryFiles
 from packer.workspace.shared_files import map_threaded
 from readers.formats.mapping import Extents
-from readers.staging.layout import SIZE_VARIABLE, CachedLayout, find_dataset
+from readers.staging.layout import CachedLayout, find_dataset
 from shardspec.entries import FileEntry
-from shardspec.errors import ShardMissingError, StoreError, UsageError
+from shardspec.errors import StoreError
 from shardspec.formats.index import INDEX_SUFFIX
-from shardspec.layout import opened
+from shardspec.layout import missing_object, opened
 from shardspec.stores import Hub, Store, open_store
 
 _BLOCK_BYTES = 1 << 16
@@ -51,7 +51,7 @@ class PartialFile:
     """
 
     def __init__(self, path: Path, store: Store | Hub, entry: FileEntry) -> None:
-        self._path, self._store, self._name, self._bytes = path, store, entry.name, entry.bytes
+        self._path, self._store, self._entry = path, store, entry
         self._known = np.zeros(-(-entry.bytes // _BLOCK_BYTES), np.bool_)
         self._lock = Lock()
         self.bytes = 0
@@ -76,18 +76,13 @@ class PartialFile:
             self.bytes += int(np.count_nonzero(needed)) * _BLOCK_BYTES
 
     def _download(self, blocks: Sequence[int]) -> None:
-        start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._bytes)
-        whole = (start, stop) == (0, self._bytes)  # some servers answer such a range as a request without one
+        start, stop = blocks[0] * _BLOCK_BYTES, min(blocks[1] * _BLOCK_BYTES, self._entry.bytes)
+        whole = (start, stop) == (0, self._entry.bytes)  # some servers answer such a range as a request without one
         with writing_temporary():
             try:
-                self._store.download(self._name, self._path, None if whole else (start, stop))
+                self._store.download(self._entry.name, self._path, None if whole else (start, stop))
             except FileNotFoundError:
-                raise ShardMissingError(
-                    place=self._store.place(self._name),
-                    expected=f"an object of {self._bytes} bytes",
-                    found="none",
-                    hint="copy the dataset there again, which restores it",
-                ) from None
+                raise missing_object(self._entry, self._store.place(self._entry.name)) from None
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,8 @@ class RowsLayout(CachedLayout):
     The parts are in a temporary folder. What is read is checked by the formats' own checksums, not by SHA-256.
     """
 
-    small: int = 0
-    """Bytes of the index and the reports, which stay in the cache."""
+    small_bytes: int = 0
+    """Size of the index and the reports, which stay in the cache."""
     scratch: TemporaryFiles = field(default_factory=TemporaryFiles, repr=False, compare=False)
     files: dict[str, PartialFile] = field(default_factory=dict, repr=False, compare=False)
     users: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
@@ -168,10 +163,6 @@ class RowsLayout(CachedLayout):
                     with suppress(OSError):  # other files are in it
                         path.parent.rmdir()
 
-    def check_sizes(self, entries: Iterable[FileEntry]) -> None:
-        """Check the sizes of files that are in the cache (`Layout.check_sizes`)."""
-        super().check_sizes([entry for entry in entries if entry.name not in self.files])
-
     def check_digest(self, entry: FileEntry) -> None:
         """Check the digest of a file if it is in the cache (`Layout.check_digest`)."""
         if entry.name not in self.files:
@@ -218,19 +209,13 @@ def partial_folder(
     if isinstance(found, Path):
         return found
     manifest = found.load()
-    small = sum(entry.bytes for entry in manifest.files)
+    small_bytes = sum(entry.bytes for entry in manifest.files)
     if whole_shards:
         others = (one for one in opened.values() if isinstance(one, RowsLayout) and one.root != found.root)
-        needed = small + sum(one.small for one in others if one.cache == found.cache)
+        needed = small_bytes + sum(one.small_bytes for one in others if one.cache == found.cache)
         needed += 2 * max((part.bytes for part in manifest.parts), default=0)
-        if needed > found.limit:
-            raise UsageError(
-                place=found.url,
-                expected=f"a cache of {needed} bytes or more (set {SIZE_VARIABLE})",
-                found=found.limit,
-                hint="it must hold the index and the reports of all datasets, and two shards",
-            )
+        found.check_room(needed, "it must hold the index and the reports of all datasets, and two shards")
     found.hold(manifest.files)
-    layout = RowsLayout(**vars(found), small=small)
+    layout = RowsLayout(**vars(found), small_bytes=small_bytes)
     opened[layout.root] = layout
     return layout.root
